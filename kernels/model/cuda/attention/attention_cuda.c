@@ -35,7 +35,8 @@ size_t zero_cuda_attention_workspace(const zero_model_limits_t *limits)
         own = own > causal ? own : causal;
     }
 #ifdef ZERO_HAVE_CUDNN
-    size_t cudnn = limits->dtype == ZERO_FP32 ? 0 : zero_cudnn_workspace(limits);
+    bool forward_only = zero_attention_causal_serves(limits->dtype, limits->head_dim);
+    size_t cudnn = limits->dtype == ZERO_FP32 ? 0 : zero_cudnn_workspace(limits, forward_only);
     return own > cudnn ? own : cudnn;
 #else
     return own;
@@ -121,11 +122,12 @@ zero_status_t zero_cuda_attention(zero_model_context_t *ctx, void *out, float *l
     return ZERO_OK;
 }
 
-/* Whether the scratch that is left is enough for backward_causal.cu. */
+/* Returns whether the scratch that is left is enough for backward_causal.cu, and so is its grid. */
 static bool causal_fits(const zero_model_context_t *ctx, const zero_attention_shape_t *s)
 {
-    return zero_scratch_bytes(zero_attention_causal_bytes(s->n_batch, s->seq_len, s->n_heads, s->head_dim)) <=
-           zero_cuda_scratch(ctx).bytes_left;
+    return s->n_batch <= UINT16_MAX && s->seq_len <= UINT16_MAX * (size_t)64 &&
+           zero_scratch_bytes(zero_attention_causal_bytes(s->n_batch, s->seq_len, s->n_heads, s->head_dim)) <=
+               zero_cuda_scratch(ctx).bytes_left;
 }
 
 zero_status_t zero_cuda_attention_backward(zero_model_context_t *ctx, void *dqkv, const void *dout, const void *qkv,

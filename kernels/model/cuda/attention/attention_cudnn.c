@@ -132,8 +132,6 @@ static void build_plans(zero_model_context_t *ctx, shape_plans_t *plans, size_t 
         return;
     }
     bytes -= beside;
-    plans->slices = zero_attention_slices_within(
-        s, bytes < ZERO_ATTENTION_SLICES_MAX_BYTES ? bytes : ZERO_ATTENTION_SLICES_MAX_BYTES);
     if (!plan_create(&plans->forward, ctx, FORWARD, s, whole, bytes, plans->why))
         return;
     if (zero_attention_causal_serves(zero_model_cuda(ctx)->dtype, s->head_dim)) {
@@ -142,6 +140,8 @@ static void build_plans(zero_model_context_t *ctx, shape_plans_t *plans, size_t 
         plans->served = true;
         return;
     }
+    plans->slices = zero_attention_slices_within(
+        s, bytes < ZERO_ATTENTION_SLICES_MAX_BYTES ? bytes : ZERO_ATTENTION_SLICES_MAX_BYTES);
     plans->served =
         plan_create(&plans->backward, ctx, BACKWARD, s, plans->slices.slice, bytes / plans->slices.n_lanes, plans->why);
     if (!plans->served)

@@ -13,7 +13,7 @@ void zero_cudnn_destroy(zero_cudnn_t *cudnn); /* NULL is allowed */
  * for zero_cudnn_may_serve. */
 bool zero_cudnn_serves(zero_model_context_t *ctx, const zero_attention_shape_t *shape, char why[ZERO_MODEL_WHY]);
 /* Returns the workspace that runs within the limits take, or 0 if cuDNN does not serve them. */
-size_t zero_cudnn_workspace(const zero_model_limits_t *limits);
+size_t zero_cudnn_workspace(const zero_model_limits_t *limits, bool forward_only);
 /* Only for shapes that zero_cudnn_serves accepts. qkv is aligned to 16 bytes. */
 zero_status_t zero_cudnn_attention(zero_model_context_t *ctx, const zero_attention_shape_t *shape, void *out,
                                    float *logsumexp, const void *qkv);

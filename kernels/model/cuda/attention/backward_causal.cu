@@ -3,8 +3,12 @@
  */
 #include "kernels/model/cuda/attention/causal.cuh"
 
-/* Blocks of a chunk. On an H100, 4 x 4096, 32/8 heads of 64: 4, 8, 16, 32 blocks 1.82, 1.73, 1.76, 1.84 ms. On an H200,
- * 2 x 4096, 32/8 heads of 128: 4, 8, 16, 32 blocks 1.50, 1.53, 1.63, 1.86 ms. */
+/* Blocks of a chunk. Milliseconds that led to them:
+ *
+ *     blocks                                          4     8    16    32
+ *     H100, 4 x 4096, 32/8 heads of 64             1.82  1.73  1.76  1.84
+ *     H200, 2 x 4096, 32/8 heads of 128            1.50  1.53  1.63  1.86
+ */
 #define CHUNK_64 8
 #define CHUNK_128 4
 
@@ -13,8 +17,8 @@
 #define NUMBERS_THREADS 256
 template <int DIM> static constexpr int ROW_LANES = DIM / 8; /* lanes to a row, 8 elements each */
 
-/* Computes a tile's numbers, of rows beyond the sequence such that their probabilities are 0, and resets its count. A
- * block's head is in x, its tile in y, its sequence in z. */
+/* Computes a tile's numbers and resets its count. Rows beyond the sequence get -infinity, so that their probabilities
+ * are 0. A block's head is in x, its tile in y, its sequence in z. */
 template <typename T, int DIM>
 static __global__ void __launch_bounds__(NUMBERS_THREADS)
     causal_numbers(causal_t c, const T *dout, const T *out, const float *logsumexp)
@@ -86,18 +90,18 @@ extern "C" size_t zero_attention_causal_bytes(size_t n_batch, size_t seq_len, si
     return n_tiles * (QUERIES * head_dim + 2 * QUERIES) * sizeof(float) + n_tiles * sizeof(int);
 }
 
-static void launch_numbers(cudaStream_t stream, zero_dtype_t dtype, const causal_t *c, const void *dout,
-                           const void *out, const float *logsumexp)
+static cudaError_t launch_numbers(cudaStream_t stream, zero_dtype_t dtype, const causal_t *c, const void *dout,
+                                  const void *out, const float *logsumexp)
 {
     const dim3 grid((unsigned)c->s.n_heads, (unsigned)c->n_tiles, (unsigned)c->s.n_batch);
-    with_half_type(dtype, [&](auto type) {
+    return with_half_type(dtype, [&](auto type) {
         using T = decltype(type);
         if (c->s.head_dim == 64)
             causal_numbers<T, 64><<<grid, NUMBERS_THREADS, 0, stream>>>(*c, (const T *)dout, (const T *)out, logsumexp);
         else
             causal_numbers<T, 128>
                 <<<grid, NUMBERS_THREADS, 0, stream>>>(*c, (const T *)dout, (const T *)out, logsumexp);
-        return cudaSuccess;
+        return cudaGetLastError();
     });
 }
 
@@ -123,8 +127,9 @@ extern "C" cudaError_t zero_launch_attention_causal_backward(cudaStream_t stream
     cudaError_t error = describe(&qkv_map, dtype, qkv, n_batch, seq_len, (n_heads + 2 * n_kv_heads) * head_dim);
     if (error == cudaSuccess)
         error = describe(&dout_map, dtype, dout, n_batch, seq_len, n_heads * head_dim);
+    if (error == cudaSuccess)
+        error = launch_numbers(stream, dtype, &c, dout, out, logsumexp);
     if (error != cudaSuccess)
         return error;
-    launch_numbers(stream, dtype, &c, dout, out, logsumexp);
     return (head_dim == 64 ? zero_launch_causal_64 : zero_launch_causal_128)(stream, dtype, &qkv_map, &dout_map, &c);
 }

@@ -7,10 +7,10 @@
  *
  * While one of the two computes exponentials, the other keeps the tensor cores busy. They may be a step apart.
  *
- * Every register is needed: 128 hold dK and dV; 32 S^T, then P^T, then both P^T and dS^T in 16 bits; 32 dP^T, then dQ.
- * The compiler keeps such values in the same registers only if it must. So a product that starts from nothing reads
- * what is there, times c.zero, which is 0. And c.zero times the step is part of addresses, so that they are computed in
- * each step: kept from before, they would take the place of values.
+ * Every register is needed. 128 hold dK and dV. 32 hold S^T, then P^T, at last P^T and dS^T in 16 bits. 32 hold dP^T,
+ * then dQ. The compiler reuses registers so only if it must: a product that starts from nothing therefore reads its
+ * registers, times c.zero, which is 0. Addresses contain c.zero times the step, so that they are computed anew and
+ * occupy no register between steps.
  */
 #include "kernels/model/cuda/attention/causal.cuh"
 
@@ -100,9 +100,9 @@ static __device__ __forceinline__ void pack_both(float (&probs)[QUERIES / 8][4],
 /* part: which half of the keys, and of dQ's columns. */
 template <typename T, int part>
 static __device__ __forceinline__ void compute_keys(const causal_t &c, const place_t &p, uint32_t shared,
-                                                    unsigned char *memory, const barriers &b)
+                                                    unsigned char *memory, const barriers_t &b)
 {
-    const int lane = threadIdx.x % ZERO_WARP, warp = threadIdx.x / ZERO_WARP % 4, n_steps = p.group * p.tiles;
+    const int lane = threadIdx.x % ZERO_WARP, warp = threadIdx.x / ZERO_WARP % 4, n_steps = p.n_members * p.tiles;
     const uint32_t own_k = shared + K_AT + part * OWN_KEYS * ROW_BYTES;
     const uint32_t own_v = shared + V_AT<DIM> + part * OWN_KEYS * ROW_BYTES;
     const uint32_t columns = shared + K_AT + part * KEYS * ROW_BYTES;
@@ -115,7 +115,7 @@ static __device__ __forceinline__ void compute_keys(const causal_t &c, const pla
         begin_dots<T>(scores, own_k + step * c.zero, queries_at<DIM>(shared, step), c.zero);
         begin_dots<T>(dprobs, own_v + step * c.zero, queries_at<DIM>(shared, step) + QUERY_BYTES<DIM>, c.zero);
     };
-    /* Waits for them, hands dS^T on, and starts dV and dK. */
+    /* Waits for S^T and dP^T, hands dS^T on, and starts dV and dK. */
     auto begin_dkv = [&](int step) {
         const float2 *numbers = numbers_at<DIM>(memory, step, lane);
         zero_wide_wait<1>(scores);
@@ -132,7 +132,7 @@ static __device__ __forceinline__ void compute_keys(const causal_t &c, const pla
                 dscore_row<DIM>(shared, step, part, warp, lane) ^ (k << 5),
                 {__float_as_uint(w[0]), __float_as_uint(w[1]), __float_as_uint(w[2]), __float_as_uint(w[3])});
         }
-        zero_wide_show_copies();
+        zero_wide_show_stores();
         __syncwarp();
         if (lane == 0)
             arrive_at<DSCORES>(b.dscores_full, step);
@@ -140,7 +140,7 @@ static __device__ __forceinline__ void compute_keys(const causal_t &c, const pla
         begin_sums<T>(dk, scores, 1, queries_at<DIM>(shared, step));
         index = index + 1 == p.tiles ? 0 : index + 1;
     };
-    /* Waits for them, of which the last n_others products are no part. */
+    /* Waits for dV and dK. The n_others groups started after them may go on. */
     auto end_dkv = [&](int step, auto n_others) {
         zero_wide_wait<decltype(n_others)::value>(dk);
         zero_wide_hold(dv);
@@ -155,11 +155,11 @@ static __device__ __forceinline__ void compute_keys(const causal_t &c, const pla
         zero_wide_wait<0>(dq);
         if (lane == 0)
             arrive_at<DSCORES>(b.dscores_empty, step);
-        wait_for_full<DSCORES>(b.go, step);
+        wait_for_full<TURNS>(b.go, step);
         add_dq<T, DIM>(c, *turn_at<DIM>(memory, step), dq, part * 64, warp, lane);
         __syncwarp();
         if (lane == 0)
-            arrive_at<DSCORES>(b.added, step);
+            arrive_at<TURNS>(b.added, step);
     };
 
     zero_barrier_wait(b.keys, 0);
@@ -199,7 +199,7 @@ static __device__ __forceinline__ void backward_block(const CUtensorMap *qkv, co
 {
     extern __shared__ __align__(1024) unsigned char memory[];
     const uint32_t shared = zero_shared_address(memory);
-    const barriers b = barriers_at<DIM>(shared);
+    const barriers_t b = barriers_at<DIM>(shared);
     const int role = __shfl_sync(ZERO_FULL_WARP, threadIdx.x / 128, 0); /* known to be the same in a warp */
     if (threadIdx.x == 0)
         init_barriers<DIM>(b, 8);

@@ -14,7 +14,7 @@
 #define DIM 64
 #define THREADS 512
 
-/* Registers of a thread of each kind of warpgroup; 512 for one thread of each of the four. */
+/* Registers of a thread of each kind of warpgroup; at most 512 in all, for one thread of each of the four. */
 #define LOADER_REGISTERS 40
 #define DQ_REGISTERS 80
 #define KEY_REGISTERS 192
@@ -42,12 +42,12 @@ static __device__ __forceinline__ void begin_dq(float (&sums)[8][4], uint32_t ds
 
 template <typename T>
 static __device__ __forceinline__ void compute_dq(const causal_t &c, const place_t &p, uint32_t shared,
-                                                  const barriers &b)
+                                                  const barriers_t &b)
 {
     const int lane = threadIdx.x % ZERO_WARP, warp = threadIdx.x / ZERO_WARP % 4;
     int step = 0;
     zero_barrier_wait(b.keys, 0);
-    for (int member = 0; member < p.group; ++member)
+    for (int member = 0; member < p.n_members; ++member)
         for (int tile = p.first_tile; tile < c.n_tiles; ++tile, ++step) {
             float sums[8][4];
             wait_for_full<DSCORES>(b.dscores_full, step);
@@ -56,11 +56,11 @@ static __device__ __forceinline__ void compute_dq(const causal_t &c, const place
             zero_wide_wait<0>(sums);
             if (lane == 0)
                 arrive_at<DSCORES>(b.dscores_empty, step);
-            wait_for_full<DSCORES>(b.go, step);
+            wait_for_full<TURNS>(b.go, step);
             add_dq<T, DIM>(c, turn_of<DIM>(c, p, member, tile), sums, 0, warp, lane);
             __syncwarp();
             if (lane == 0)
-                arrive_at<DSCORES>(b.added, step);
+                arrive_at<TURNS>(b.added, step);
         }
 }
 
@@ -76,9 +76,9 @@ static __device__ __forceinline__ void begin_dots(float (&dots)[QUERIES / 8][4],
 
 template <typename T>
 static __device__ __forceinline__ void compute_dkv(const causal_t &c, const place_t &p, int part, uint32_t shared,
-                                                   const unsigned char *memory, const barriers &b)
+                                                   const unsigned char *memory, const barriers_t &b)
 {
-    const int lane = threadIdx.x % ZERO_WARP, warp = threadIdx.x / ZERO_WARP % 4, n_steps = p.group * p.tiles;
+    const int lane = threadIdx.x % ZERO_WARP, warp = threadIdx.x / ZERO_WARP % 4, n_steps = p.n_members * p.tiles;
     const uint32_t own_k = shared + K_AT + part * OWN_KEYS * ROW_BYTES;
     const uint32_t own_v = shared + V_AT<DIM> + part * OWN_KEYS * ROW_BYTES;
     float dk[DIM / 8][4] = {}, dv[DIM / 8][4] = {}, scores[QUERIES / 8][4], dprobs[QUERIES / 8][4];
@@ -113,7 +113,7 @@ static __device__ __forceinline__ void compute_dkv(const causal_t &c, const plac
         begin_dots<T>(dprobs, own_v, first + QUERY_BYTES<DIM>);
         zero_wide_commit(); /* empty: for the dV and dK of a step before */
         zero_wide_commit();
-        int before = -1; /* that step */
+        int unreleased_step = -1; /* that step */
         while (true) {
             const uint32_t queries = queries_at<DIM>(shared, step);
             const float2 *numbers = numbers_at<DIM>(memory, step, lane);
@@ -124,8 +124,8 @@ static __device__ __forceinline__ void compute_dkv(const causal_t &c, const plac
             zero_wide_wait<2>(dprobs);
             zero_wide_wait<0>(dk);
             zero_wide_wait<0>(dv);
-            if (before >= 0 && lane == 0)
-                arrive_at<STAGES<DIM>>(b.empty, before);
+            if (unreleased_step >= 0 && lane == 0)
+                arrive_at<STAGES<DIM>>(b.empty, unreleased_step);
 #pragma unroll
             for (int k = 0; k < QUERIES / 16; ++k)
                 round_16<T>(probs16[k], dscores16[k], scores, dprobs, numbers + QUERIES / 2, k);
@@ -133,11 +133,11 @@ static __device__ __forceinline__ void compute_dkv(const causal_t &c, const plac
 #pragma unroll
             for (int k = 0; k < QUERIES / 16; ++k)
                 zero_store_matrices(dscore_row<DIM>(shared, step, part, warp, lane) ^ (k << 5), dscores16[k]);
-            zero_wide_show_copies();
+            zero_wide_show_stores();
             __syncwarp();
             if (lane == 0)
                 arrive_at<DSCORES>(b.dscores_full, step);
-            before = step;
+            unreleased_step = step;
             next_step();
             skip_hidden();
             if (step >= n_steps) {
@@ -166,7 +166,7 @@ static __device__ __forceinline__ void backward_block(const CUtensorMap *qkv, co
 {
     extern __shared__ __align__(1024) unsigned char memory[];
     const uint32_t shared = zero_shared_address(memory);
-    const barriers b = barriers_at<DIM>(shared);
+    const barriers_t b = barriers_at<DIM>(shared);
     const place_t p = place_of(c);
     const int role = __shfl_sync(ZERO_FULL_WARP, threadIdx.x / 128, 0); /* known to be the same in a warp */
     if (threadIdx.x == 0)

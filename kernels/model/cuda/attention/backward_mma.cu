@@ -169,7 +169,7 @@ static __device__ __forceinline__ void backward_block(T *dqkv, const tensors_t &
     for (int step = 0; step < n_tiles * group; ++step) {
         zero_wait_for_copies();
         if (WIDE)
-            zero_wide_show_copies();
+            zero_wide_show_stores();
         __syncthreads(); /* the tile is there, and the one before has been read */
         if (step + 1 < n_tiles * group)
             load(step + 1);

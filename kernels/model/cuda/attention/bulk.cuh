@@ -50,8 +50,8 @@ __device__ __forceinline__ void zero_barrier_wait(uint32_t barrier, int n)
 
 /* ---- Copies ---- */
 
-/* Start copying to shared memory; the barrier counts the bytes. Of the tensor that the map describes, a box from
- * (column, row, matrix) on, with zeros beyond the tensor; or n_bytes, a multiple of 16 at addresses that are. */
+/* Start a copy to shared memory; the barrier counts its bytes. _box: the box that begins at (column, row, matrix) of
+ * the map's tensor; beyond the tensor it is zeros. _bytes: n_bytes; it and both addresses are multiples of 16. */
 __device__ __forceinline__ void zero_copy_box(uint32_t to, const CUtensorMap *map, int column, int row, int matrix,
                                               uint32_t barrier)
 {
@@ -81,7 +81,7 @@ __device__ __forceinline__ void zero_store_matrices(uint32_t address, const uint
 #endif
 }
 
-/* ---- Registers of a warpgroup, each thread's from here on; those that some give up others may take ---- */
+/* ---- Registers per thread of a warpgroup: some warpgroups give up registers, then others may take them ---- */
 
 template <int N> __device__ __forceinline__ void zero_give_registers(void)
 {
@@ -109,7 +109,7 @@ __device__ __forceinline__ void zero_store_release(int *word, int value)
     asm volatile("st.release.gpu.global.b32 [%0], %1;" ::"l"(word), "r"(value) : "memory");
 }
 /* Loads what other blocks have written. */
-__device__ __forceinline__ float4 zero_load_shared_by_blocks(const float4 *from)
+__device__ __forceinline__ float4 zero_load_relaxed(const float4 *from)
 {
     float4 v;
     asm volatile("ld.relaxed.gpu.global.v4.f32 {%0,%1,%2,%3}, [%4];"
@@ -118,7 +118,7 @@ __device__ __forceinline__ float4 zero_load_shared_by_blocks(const float4 *from)
                  : "memory");
     return v;
 }
-__device__ __forceinline__ void zero_add_global(float4 *to, const float (&v)[4])
+__device__ __forceinline__ void zero_add_relaxed(float4 *to, const float (&v)[4])
 {
 #if ZERO_HAS_WGMMA
     asm volatile("red.relaxed.gpu.global.add.v4.f32 [%0], {%1,%2,%3,%4};" ::"l"(to), "f"(v[0]), "f"(v[1]), "f"(v[2]),

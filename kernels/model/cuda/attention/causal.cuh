@@ -9,13 +9,15 @@
  * that shares the key/value head, in order: one tile is a step. Two warpgroups hold dK and dV of half of the keys each,
  * in registers. Threads beside them load the tiles several steps ahead, and keep the order of what is added to dQ.
  *
- * dQ is summed in fp32 in global memory. Blocks add to a tile of it in a fixed order, each after the one before has
- * raised the tile's count. The first stores, so nothing has to be zeroed; the last rounds the sum and writes it to
- * dqkv. The order is that in which the blocks start, so whoever waits waits for a block that runs: in chunks of blocks
- * from the first keys on, whose blocks take longest, and within a chunk from its last block to its first. A block
- * begins with the tile of its own keys. So when a chunk's blocks start together, each finds a tile finished that the
- * block before it, with later keys, has begun with, and waits for nothing. A chunk's blocks read the same queries,
- * which stay in the L2 cache.
+ * dQ is summed in fp32 in global memory, always in the same order. A block that has added to a tile raises the tile's
+ * count; the next block waits for that. The first block stores, so nothing has to be zeroed. The last writes the
+ * rounded sum to dqkv.
+ *
+ * The order is that of the blocks' numbers, in which GPUs start them. So a block waits only for blocks that have
+ * started. Chunks of neighbouring blocks come in the order of their keys, since the first keys take longest; within a
+ * chunk the last block comes first. Each block begins with the tiles of its own keys. If a chunk's blocks start
+ * together, each reaches a tile just after the block before it has finished there. A chunk's blocks read the same
+ * queries, which stay in the L2 cache.
  */
 #ifndef ZERO_ATTENTION_CAUSAL_CUH
 #define ZERO_ATTENTION_CAUSAL_CUH
@@ -26,7 +28,8 @@
 #define QUERIES 64  /* of a tile */
 #define KEYS 128    /* of a block */
 #define OWN_KEYS 64 /* of a warpgroup */
-#define DSCORES 2   /* tiles of dS in shared memory, and of dQ whose order is being kept */
+#define DSCORES 2   /* tiles of dS in shared memory */
+#define TURNS 2     /* tiles of dQ whose order is being kept */
 
 /* Tiles of queries in shared memory. */
 template <int DIM> static constexpr int STAGES = DIM == 64 ? 4 : 3;
@@ -63,8 +66,9 @@ template <int DIM> static constexpr int QUERIES_AT = 2 * KEY_BYTES<DIM>; /* of e
 template <int DIM> static constexpr int DSCORES_AT = QUERIES_AT<DIM> + STAGES<DIM> * 2 * QUERY_BYTES<DIM>;
 template <int DIM> static constexpr int NUMBERS_AT = DSCORES_AT<DIM> + DSCORES *DSCORE_BYTES;
 template <int DIM> static constexpr int TURNS_AT = NUMBERS_AT<DIM> + STAGES<DIM> *NUMBER_BYTES;
-template <int DIM> static constexpr int BARRIERS_AT = TURNS_AT<DIM> + DSCORES *(int)sizeof(turn_t);
-template <int DIM> static constexpr int SHARED_BYTES = BARRIERS_AT<DIM> + 8 * (1 + 2 * STAGES<DIM> + 5 * DSCORES);
+template <int DIM> static constexpr int BARRIERS_AT = TURNS_AT<DIM> + TURNS *(int)sizeof(turn_t);
+template <int DIM>
+static constexpr int SHARED_BYTES = BARRIERS_AT<DIM> + 8 * (1 + 2 * STAGES<DIM> + 2 * DSCORES + 3 * TURNS);
 
 /* ---- Launching ---- */
 
@@ -83,9 +87,9 @@ static inline unsigned blocks_of(const causal_t *c)
 
 /* ---- Order ---- */
 
-/* What a block computes: its keys, those of the `block`-th block, are seen by `tiles` tiles from first_tile on. */
+/* What a block computes: block number `block` of the keys. `tiles` tiles of queries, from first_tile on, see them. */
 typedef struct place {
-    int batch, kv_head, group, block, first_tile, tiles, chunk_begin, chunk_end;
+    int batch, kv_head, n_members, block, first_tile, tiles, chunk_begin, chunk_end;
 } place_t;
 
 static __device__ __forceinline__ place_t place_of(const causal_t &c)
@@ -99,7 +103,7 @@ static __device__ __forceinline__ place_t place_of(const causal_t &c)
     p.block = p.chunk_end - 1 - rest % length;
     p.batch = head / c.s.n_kv_heads;
     p.kv_head = head % c.s.n_kv_heads;
-    p.group = c.s.n_heads / c.s.n_kv_heads;
+    p.n_members = c.s.n_heads / c.s.n_kv_heads;
     p.first_tile = p.block * (KEYS / QUERIES);
     p.tiles = c.n_tiles - p.first_tile;
     return p;
@@ -114,7 +118,7 @@ static __device__ __forceinline__ int blocks_before(const place_t &p, int tile)
 template <int DIM>
 static __device__ __forceinline__ turn_t turn_of(const causal_t &c, const place_t &p, int member, int tile)
 {
-    const int head = p.kv_head * p.group + member, before = blocks_before(p, tile);
+    const int head = p.kv_head * p.n_members + member, before = blocks_before(p, tile);
     const size_t width = (size_t)(c.s.n_heads + 2 * c.s.n_kv_heads) * DIM;
     turn_t turn;
     turn.dq = c.dq + ((size_t)(p.batch * c.s.n_heads + head) * c.n_tiles + tile) * (QUERIES * DIM);
@@ -127,23 +131,23 @@ static __device__ __forceinline__ turn_t turn_of(const causal_t &c, const place_
 
 /* ---- Barriers ---- */
 
-/* Addresses in shared memory. Those after the first are of several, one for each buffer. */
-struct barriers {
+/* Addresses in shared memory. All but `keys` are arrays, with a barrier for each buffer. */
+typedef struct barriers {
     uint32_t keys;                        /* K and V are there */
     uint32_t full, empty;                 /* a stage is there; its products have ended */
     uint32_t dscores_full, dscores_empty; /* likewise of dS */
     uint32_t go, added, released;         /* a tile may be added to dQ; has been; and the next block has been told */
-};
-template <int DIM> static __device__ __forceinline__ barriers barriers_at(uint32_t shared)
+} barriers_t;
+template <int DIM> static __device__ __forceinline__ barriers_t barriers_at(uint32_t shared)
 {
     const uint32_t at = shared + BARRIERS_AT<DIM>, full = at + 8, empty = full + 8 * STAGES<DIM>,
                    first = empty + 8 * STAGES<DIM>;
-    return {
-        at, full, empty, first, first + 8 * DSCORES, first + 16 * DSCORES, first + 24 * DSCORES, first + 32 * DSCORES};
+    const uint32_t turns = first + 16 * DSCORES;
+    return {at, full, empty, first, first + 8 * DSCORES, turns, turns + 8 * TURNS, turns + 16 * TURNS};
 }
 
 /* By a thread, before the block begins. dq_warps: those that compute dQ. */
-template <int DIM> static __device__ __forceinline__ void init_barriers(const barriers &b, int dq_warps)
+template <int DIM> static __device__ __forceinline__ void init_barriers(const barriers_t &b, int dq_warps)
 {
     zero_barrier_init(b.keys, 1);
     for (int i = 0; i < STAGES<DIM>; ++i) {
@@ -153,6 +157,8 @@ template <int DIM> static __device__ __forceinline__ void init_barriers(const ba
     for (int i = 0; i < DSCORES; ++i) {
         zero_barrier_init(b.dscores_full + 8 * i, 8);
         zero_barrier_init(b.dscores_empty + 8 * i, dq_warps);
+    }
+    for (int i = 0; i < TURNS; ++i) {
         zero_barrier_init(b.go + 8 * i, 1);
         zero_barrier_init(b.added + 8 * i, dq_warps);
         zero_barrier_init(b.released + 8 * i, 1);
@@ -160,7 +166,7 @@ template <int DIM> static __device__ __forceinline__ void init_barriers(const ba
     zero_barrier_show();
 }
 
-/* A step's buffer in a ring of N, and how often the ring has gone round before. */
+/* Return a step's buffer in a ring of N, and how many rounds came before. */
 template <int N> static __device__ __forceinline__ int buffer_of(int step)
 {
     return (unsigned)step % N;
@@ -199,7 +205,8 @@ template <int DIM> static __device__ __forceinline__ uint32_t dscores_at(uint32_
     return shared + DSCORES_AT<DIM> + buffer_of<DSCORES>(step) * DSCORE_BYTES;
 }
 
-/* A step's numbers, from the lane's first two columns of a product on; delta's are QUERIES / 2 pairs on. */
+/* Returns minus logsumexp of the lane's first two columns. The next pair is 4 on; minus delta is QUERIES / 2 pairs on.
+ */
 template <int DIM>
 static __device__ __forceinline__ const float2 *numbers_at(const unsigned char *memory, int step, int lane)
 {
@@ -209,7 +216,7 @@ static __device__ __forceinline__ const float2 *numbers_at(const unsigned char *
 /* A step's turn. */
 template <int DIM> static __device__ __forceinline__ turn_t *turn_at(unsigned char *memory, int step)
 {
-    return (turn_t *)(memory + TURNS_AT<DIM>)+buffer_of<DSCORES>(step);
+    return (turn_t *)(memory + TURNS_AT<DIM>)+buffer_of<TURNS>(step);
 }
 
 /* ---- Loading: a thread ---- */
@@ -240,11 +247,11 @@ static __device__ __forceinline__ void load_keys(const CUtensorMap *qkv, const c
 
 template <int DIM>
 static __device__ __forceinline__ void load_queries(const CUtensorMap *qkv, const CUtensorMap *dout, const causal_t &c,
-                                                    const place_t &p, uint32_t shared, const barriers &b)
+                                                    const place_t &p, uint32_t shared, const barriers_t &b)
 {
     int step = 0;
-    for (int member = 0; member < p.group; ++member) {
-        const int head = p.kv_head * p.group + member;
+    for (int member = 0; member < p.n_members; ++member) {
+        const int head = p.kv_head * p.n_members + member;
 #pragma unroll 1
         for (int tile = p.first_tile; tile < c.n_tiles; ++tile, ++step) {
             const int stage = buffer_of<STAGES<DIM>>(step);
@@ -262,46 +269,47 @@ static __device__ __forceinline__ void load_queries(const CUtensorMap *qkv, cons
 
 /* ---- The order of what is added to dQ: a thread each ---- */
 
-/* Lets a tile be added to dQ when it is this block's turn. TELL: leaves what that needs in shared memory. */
+/* Waits for this block's turn at each tile, then lets it be added to dQ. TELL: also leaves the tile's turn_t in shared
+ * memory. */
 template <int DIM, bool TELL>
 static __device__ __forceinline__ void wait_for_turns(const causal_t &c, const place_t &p, unsigned char *memory,
-                                                      const barriers &b)
+                                                      const barriers_t &b)
 {
     int step = 0;
-    for (int member = 0; member < p.group; ++member) {
-        const int *counts = c.counts + (size_t)(p.batch * c.s.n_heads + p.kv_head * p.group + member) * c.n_tiles;
+    for (int member = 0; member < p.n_members; ++member) {
+        const int *counts = c.counts + (size_t)(p.batch * c.s.n_heads + p.kv_head * p.n_members + member) * c.n_tiles;
         for (int tile = p.first_tile; tile < c.n_tiles; ++tile, ++step) {
             const int before = blocks_before(p, tile);
-            wait_for_room<DSCORES>(b.released, step);
+            wait_for_room<TURNS>(b.released, step);
             if (TELL)
                 *turn_at<DIM>(memory, step) = turn_of<DIM>(c, p, member, tile);
             if (before > 0)
                 while (zero_load_acquire(counts + tile) != before)
                     ;
-            arrive_at<DSCORES>(b.go, step);
+            arrive_at<TURNS>(b.go, step);
         }
     }
 }
 
 /* Hands a tile on when it has been added. */
-static __device__ __forceinline__ void release_turns(const causal_t &c, const place_t &p, const barriers &b)
+static __device__ __forceinline__ void release_turns(const causal_t &c, const place_t &p, const barriers_t &b)
 {
     int step = 0;
-    for (int member = 0; member < p.group; ++member) {
-        int *counts = c.counts + (size_t)(p.batch * c.s.n_heads + p.kv_head * p.group + member) * c.n_tiles;
+    for (int member = 0; member < p.n_members; ++member) {
+        int *counts = c.counts + (size_t)(p.batch * c.s.n_heads + p.kv_head * p.n_members + member) * c.n_tiles;
         for (int tile = p.first_tile; tile < c.n_tiles; ++tile, ++step) {
-            wait_for_full<DSCORES>(b.added, step);
+            wait_for_full<TURNS>(b.added, step);
             zero_store_release(counts + tile, blocks_before(p, tile) + 1);
-            arrive_at<DSCORES>(b.released, step);
+            arrive_at<TURNS>(b.released, step);
         }
     }
 }
 
-/* The work of the warpgroup beside the others, whose first warps have a thread each for it. thread: in the group. */
+/* Does the loader warpgroup's work: a thread in each of its first three warps. */
 template <int DIM, bool TELL>
 static __device__ __forceinline__ void load_and_keep_order(const CUtensorMap *qkv, const CUtensorMap *dout,
                                                            const causal_t &c, const place_t &p, uint32_t shared,
-                                                           unsigned char *memory, const barriers &b, int thread)
+                                                           unsigned char *memory, const barriers_t &b, int thread)
 {
     if (thread == 0) {
         load_keys<DIM>(qkv, c, p, shared, b.keys);
@@ -381,7 +389,7 @@ static __device__ __forceinline__ void add_dq(const causal_t &c, const turn_t &t
         if (turn.before > 0)
 #pragma unroll
             for (int n = 0; n < 8; ++n) {
-                const float4 sum = zero_load_shared_by_blocks(dq + n * 128);
+                const float4 sum = zero_load_relaxed(dq + n * 128);
                 sums[n][0] += sum.x;
                 sums[n][1] += sum.y;
                 sums[n][2] += sum.z;
@@ -395,13 +403,13 @@ static __device__ __forceinline__ void add_dq(const causal_t &c, const turn_t &t
     } else {
 #pragma unroll
         for (int n = 0; n < 8; ++n)
-            zero_add_global(dq + n * 128, sums[n]);
+            zero_add_relaxed(dq + n * 128, sums[n]);
     }
 }
 
 /* ---- P and dS: a warpgroup ---- */
 
-/* Turns S^T into P^T. minus_lse: of the lane's first two columns. It and scale are times log2 e. */
+/* Turns S^T into P^T. minus_lse: from the lane's first two columns on. It and scale include the factor log2 e. */
 static __device__ __forceinline__ void probabilities(float (&scores)[QUERIES / 8][4], const float2 *minus_lse,
                                                      float scale)
 {
@@ -414,7 +422,7 @@ static __device__ __forceinline__ void probabilities(float (&scores)[QUERIES / 8
     }
 }
 
-/* Hides keys from earlier queries. ahead: how far the first key lies behind the first query. */
+/* Sets P to 0 where the key comes after the query. ahead: first key minus first query. */
 static __device__ __forceinline__ void hide_later(float (&probs)[QUERIES / 8][4], int ahead, int warp, int lane)
 {
 #pragma unroll
@@ -425,7 +433,7 @@ static __device__ __forceinline__ void hide_later(float (&probs)[QUERIES / 8][4]
                 probs[n][e] = 0.0f;
 }
 
-/* Rounds the k-th 16 queries of P^T and of dS^T, which it computes. minus_delta: of the lane's first two columns. */
+/* Computes dS^T of the k-th 16 queries, and rounds it and P^T. minus_delta: from the lane's first two columns on. */
 template <typename T>
 static __device__ __forceinline__ void round_16(uint32_t (&probs16)[4], uint32_t (&dscores16)[4],
                                                 const float (&probs)[QUERIES / 8][4],
@@ -441,7 +449,8 @@ static __device__ __forceinline__ void round_16(uint32_t (&probs16)[4], uint32_t
     }
 }
 
-/* Where a lane stores its row of the first 16 queries of dS^T; of the k-th, exclusive or k << 5. part: as above. */
+/* Returns where a lane stores its row of the first 16 queries of dS^T. For the k-th 16: that ^ (k << 5). part: which
+ * half of the keys. */
 template <int DIM>
 static __device__ __forceinline__ uint32_t dscore_row(uint32_t shared, int step, int part, int warp, int lane)
 {

@@ -2,7 +2,6 @@
 #include "kernels/model/cuda/attention/cudnn_slices.h"
 
 #include "kernels/model/cuda/attention/attention_cudnn.h"
-#include "kernels/model/cuda/model_launch.h"
 
 /* For each lane, more than cuDNN needs beside what slice_bytes counts. */
 #define OWN_BYTES ((size_t)4 << 20)
@@ -82,8 +81,8 @@ size_t zero_attention_copies_bytes(const zero_attention_shape_t *s, const zero_a
            zero_scratch_bytes(rows * p->n_heads * sizeof(float));
 }
 
-/* The largest shape takes all of it. Smaller ones are cut into slices for which it is enough. */
-size_t zero_cudnn_workspace(const zero_model_limits_t *limits)
+/* The largest shape takes all of it. For smaller ones backward is cut into slices for which it is enough. */
+size_t zero_cudnn_workspace(const zero_model_limits_t *limits, bool forward_only)
 {
     size_t n_kv_heads = limits->n_kv_heads > 0 ? limits->n_kv_heads : limits->n_heads;
     zero_attention_shape_t s = {limits->n_rows / limits->seq_len, limits->seq_len, limits->n_heads, n_kv_heads,
@@ -93,7 +92,7 @@ size_t zero_cudnn_workspace(const zero_model_limits_t *limits)
         return 0;
     size_t bytes =
         zero_attention_copies_bytes(&s, &p) + zero_attention_delta_bytes(&p) + ZERO_ATTENTION_LANES * OWN_BYTES;
-    if (zero_attention_causal_serves(limits->dtype, limits->head_dim))
+    if (forward_only)
         return bytes;
     zero_attention_slices_t slices = zero_attention_slices_within(&p, ZERO_ATTENTION_SLICES_MAX_BYTES);
     return bytes + slices.n_lanes * slices.bytes;

@@ -113,7 +113,7 @@ static __device__ __forceinline__ void forward_block(T *out, float *logsumexp, c
     for (int tile = begin; tile <= end; ++tile) {
         zero_wait_for_copies();
         if (WIDE)
-            zero_wide_show_copies();
+            zero_wide_show_stores();
         __syncthreads(); /* the tile is there, and the one before has been read */
         if (tile < end)
             load(tile + 1);

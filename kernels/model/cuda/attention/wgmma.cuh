@@ -27,8 +27,9 @@ __device__ __forceinline__ uint64_t zero_wide_tile(uint32_t address, uint32_t ac
     return (uint64_t)(address >> 4) | (uint64_t)(across >> 4) << 16 | (uint64_t)(1024 >> 4) << 32 | (uint64_t)1 << 62;
 }
 
-/* Shows what this thread's copies wrote to the tensor cores. Before the barrier behind which they read it. */
-__device__ __forceinline__ void zero_wide_show_copies(void)
+/* Makes this thread's stores to shared memory visible to the tensor cores. Call it before the barrier after which they
+ * read. */
+__device__ __forceinline__ void zero_wide_show_stores(void)
 {
 #if ZERO_HAS_WGMMA
     asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
