@@ -122,12 +122,11 @@ zero_status_t zero_cuda_attention(zero_model_context_t *ctx, void *out, float *l
     return ZERO_OK;
 }
 
-/* Returns whether the scratch that is left is enough for backward_causal.cu, and so is its grid. */
-static bool causal_fits(const zero_model_context_t *ctx, const zero_attention_shape_t *s)
+/* Returns whether backward_causal.cu can compute the shape: its grid, and its bytes in the scratch that is left. */
+static bool causal_fits(const zero_model_context_t *ctx, const zero_attention_shape_t *s, size_t n_bytes)
 {
     return s->n_batch <= UINT16_MAX && s->seq_len <= UINT16_MAX * (size_t)64 &&
-           zero_scratch_bytes(zero_attention_causal_bytes(s->n_batch, s->seq_len, s->n_heads, s->head_dim)) <=
-               zero_cuda_scratch(ctx).bytes_left;
+           zero_scratch_bytes(n_bytes) <= zero_cuda_scratch(ctx).bytes_left;
 }
 
 zero_status_t zero_cuda_attention_backward(zero_model_context_t *ctx, void *dqkv, const void *dout, const void *qkv,
@@ -141,10 +140,10 @@ zero_status_t zero_cuda_attention_backward(zero_model_context_t *ctx, void *dqkv
     zero_scratch_t scratch = zero_cuda_scratch(ctx);
     bool all_aligned = aligned(qkv) && aligned(out) && aligned(dout) && aligned(dqkv);
     bool causal = zero_attention_causal_serves(zero_model_cuda(ctx)->dtype, head_dim);
-    if (causal && !hides_something(&effective) && all_aligned && causal_fits(ctx, &shape)) {
+    size_t causal_bytes = zero_attention_causal_bytes(n_batch, seq_len, n_heads, head_dim);
+    if (causal && !hides_something(&effective) && all_aligned && causal_fits(ctx, &shape, causal_bytes)) {
         void *workspace;
-        ZERO_TRY(
-            zero_scratch_take(&scratch, zero_attention_causal_bytes(n_batch, seq_len, n_heads, head_dim), &workspace));
+        ZERO_TRY(zero_scratch_take(&scratch, causal_bytes, &workspace));
         ZERO_TRY_CUDA(zero_launch_attention_causal_backward(zero_model_stream(ctx), zero_model_cuda(ctx)->dtype, dqkv,
                                                             workspace, dout, qkv, out, logsumexp, n_batch, seq_len,
                                                             n_heads, n_kv_heads, head_dim));

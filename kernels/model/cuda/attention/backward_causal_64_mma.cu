@@ -202,11 +202,7 @@ extern "C" cudaError_t zero_launch_causal_64(cudaStream_t stream, zero_dtype_t d
                                              const CUtensorMap *dout, const causal_t *c)
 {
     return with_half_type(dtype, [&](auto type) {
-        auto kernel = attention_backward_causal_64<decltype(type)>;
-        const cudaError_t error = allow_shared((const void *)kernel, SHARED_BYTES<DIM>);
-        if (error != cudaSuccess)
-            return error;
-        kernel<<<blocks_of(c), THREADS, SHARED_BYTES<DIM>, stream>>>(*qkv, *dout, *c);
-        return cudaGetLastError();
+        return launch_causal(attention_backward_causal_64<decltype(type)>, THREADS, SHARED_BYTES<DIM>, stream, qkv,
+                             dout, c);
     });
 }

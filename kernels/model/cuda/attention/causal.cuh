@@ -78,9 +78,17 @@ extern "C" cudaError_t zero_launch_causal_64(cudaStream_t stream, zero_dtype_t d
 extern "C" cudaError_t zero_launch_causal_128(cudaStream_t stream, zero_dtype_t dtype, const CUtensorMap *qkv,
                                               const CUtensorMap *dout, const causal_t *c);
 
-static inline unsigned blocks_of(const causal_t *c)
+/* Queues one of them. */
+static inline cudaError_t launch_causal(void (*kernel)(CUtensorMap, CUtensorMap, causal_t), unsigned n_threads,
+                                        size_t shared_bytes, cudaStream_t stream, const CUtensorMap *qkv,
+                                        const CUtensorMap *dout, const causal_t *c)
 {
-    return (unsigned)(c->s.n_batch * c->s.n_kv_heads * c->n_blocks);
+    const cudaError_t error = allow_shared((const void *)kernel, shared_bytes);
+    if (error != cudaSuccess)
+        return error;
+    const unsigned n_blocks = (unsigned)(c->s.n_batch * c->s.n_kv_heads * c->n_blocks);
+    kernel<<<n_blocks, n_threads, shared_bytes, stream>>>(*qkv, *dout, *c);
+    return cudaGetLastError();
 }
 
 #if ZERO_HAS_WGMMA /* elsewhere the kernels only trap, and are not launched */
@@ -115,13 +123,25 @@ static __device__ __forceinline__ int blocks_before(const place_t &p, int tile)
     return p.chunk_begin + min(p.chunk_end - 1, tile / (KEYS / QUERIES)) - p.block;
 }
 
+/* Returns the elements of a row of qkv and dqkv. */
+template <int DIM> static __device__ __forceinline__ size_t row_width(const causal_t &c)
+{
+    return (size_t)(c.s.n_heads + 2 * c.s.n_kv_heads) * DIM;
+}
+
+/* Returns the number of the first tile of a query head that shares this block's key/value head. */
+static __device__ __forceinline__ size_t head_tiles(const causal_t &c, const place_t &p, int member)
+{
+    return (size_t)(p.batch * c.s.n_heads + p.kv_head * p.n_members + member) * c.n_tiles;
+}
+
 template <int DIM>
 static __device__ __forceinline__ turn_t turn_of(const causal_t &c, const place_t &p, int member, int tile)
 {
     const int head = p.kv_head * p.n_members + member, before = blocks_before(p, tile);
-    const size_t width = (size_t)(c.s.n_heads + 2 * c.s.n_kv_heads) * DIM;
+    const size_t width = row_width<DIM>(c);
     turn_t turn;
-    turn.dq = c.dq + ((size_t)(p.batch * c.s.n_heads + head) * c.n_tiles + tile) * (QUERIES * DIM);
+    turn.dq = c.dq + (head_tiles(c, p, member) + tile) * (QUERIES * DIM);
     turn.rows = (uint16_t *)c.dqkv + ((size_t)p.batch * c.s.seq_len + tile * QUERIES) * width + head * DIM;
     turn.n_rows = min(QUERIES, c.s.seq_len - tile * QUERIES);
     turn.before = before;
@@ -261,8 +281,7 @@ static __device__ __forceinline__ void load_queries(const CUtensorMap *qkv, cons
             load_64_rows<DIM, QUERIES>(to, qkv, head * DIM, tile * QUERIES, p.batch, full);
             load_64_rows<DIM, QUERIES>(to + QUERY_BYTES<DIM>, dout, head * DIM, tile * QUERIES, p.batch, full);
             zero_copy_bytes(shared + NUMBERS_AT<DIM> + stage * NUMBER_BYTES,
-                            c.numbers + ((size_t)(p.batch * c.s.n_heads + head) * c.n_tiles + tile) * 2 * QUERIES,
-                            NUMBER_BYTES, full);
+                            c.numbers + (head_tiles(c, p, member) + tile) * 2 * QUERIES, NUMBER_BYTES, full);
         }
     }
 }
@@ -277,7 +296,7 @@ static __device__ __forceinline__ void wait_for_turns(const causal_t &c, const p
 {
     int step = 0;
     for (int member = 0; member < p.n_members; ++member) {
-        const int *counts = c.counts + (size_t)(p.batch * c.s.n_heads + p.kv_head * p.n_members + member) * c.n_tiles;
+        const int *counts = c.counts + head_tiles(c, p, member);
         for (int tile = p.first_tile; tile < c.n_tiles; ++tile, ++step) {
             const int before = blocks_before(p, tile);
             wait_for_room<TURNS>(b.released, step);
@@ -296,7 +315,7 @@ static __device__ __forceinline__ void release_turns(const causal_t &c, const pl
 {
     int step = 0;
     for (int member = 0; member < p.n_members; ++member) {
-        int *counts = c.counts + (size_t)(p.batch * c.s.n_heads + p.kv_head * p.n_members + member) * c.n_tiles;
+        int *counts = c.counts + head_tiles(c, p, member);
         for (int tile = p.first_tile; tile < c.n_tiles; ++tile, ++step) {
             wait_for_full<TURNS>(b.added, step);
             zero_store_release(counts + tile, blocks_before(p, tile) + 1);
@@ -369,7 +388,7 @@ static __device__ __forceinline__ void write_dkv(const causal_t &c, const place_
                                                  const float (&dk)[DIM / 8][4], const float (&dv)[DIM / 8][4], int warp,
                                                  int lane)
 {
-    const size_t width = (size_t)(c.s.n_heads + 2 * c.s.n_kv_heads) * DIM;
+    const size_t width = row_width<DIM>(c);
     T *rows = (T *)c.dqkv + (size_t)p.batch * c.s.seq_len * width + (size_t)(c.s.n_heads + p.kv_head) * DIM;
     const int first = p.block * KEYS + part * OWN_KEYS + warp * 16;
     write_rows<T>(rows, width, first, c.s.seq_len, dk, c.scale, lane);
@@ -383,7 +402,7 @@ template <typename T, int DIM>
 static __device__ __forceinline__ void add_dq(const causal_t &c, const turn_t &turn, float (&sums)[8][4], int column,
                                               int warp, int lane)
 {
-    const size_t width = (size_t)(c.s.n_heads + 2 * c.s.n_kv_heads) * DIM;
+    const size_t width = row_width<DIM>(c);
     float4 *dq = (float4 *)turn.dq + column * (QUERIES / 4) + warp * ZERO_WARP + lane; /* every 128th is the thread's */
     if (turn.last) {
         if (turn.before > 0)
