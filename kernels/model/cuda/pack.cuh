@@ -157,14 +157,18 @@ template <int N> __device__ __forceinline__ void zero_put_grad(zero_grad_t grad,
         zero_put_as<__half>(grad, first, values);
 }
 
-/* ---- Sums over a warp, always in the same tree; every lane gets the result ---- */
+/* ---- Sums over a warp, or over LANES neighbouring lanes, always in the same tree; every lane gets the result ---- */
 
-__device__ __forceinline__ float zero_warp_sum(float x)
+template <int LANES> __device__ __forceinline__ float zero_lanes_sum(float x)
 {
 #pragma unroll
-    for (int offset = ZERO_WARP / 2; offset > 0; offset /= 2)
+    for (int offset = LANES / 2; offset > 0; offset /= 2)
         x += __shfl_xor_sync(ZERO_FULL_WARP, x, offset);
     return x;
+}
+__device__ __forceinline__ float zero_warp_sum(float x)
+{
+    return zero_lanes_sum<ZERO_WARP>(x);
 }
 
 /* ---- Exponential and reciprocal for 16-bit results: within two units of fp32, denormals become 0 ---- */

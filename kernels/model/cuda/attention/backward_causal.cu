@@ -31,17 +31,10 @@ static __global__ void __launch_bounds__(NUMBERS_THREADS)
         const int query = blockIdx.y * QUERIES + row;
         const bool valid = query < c.s.seq_len;
         float sum = 0.0f;
-        if (valid) {
-            const size_t from =
-                (((size_t)blockIdx.z * c.s.seq_len + query) * c.s.n_heads + blockIdx.x) * DIM + lane * 8;
-            const zero_pack<T, 8> a = zero_load<8>(dout, from), b = zero_load<8>(out, from);
-#pragma unroll
-            for (int e = 0; e < 8; ++e)
-                sum = fmaf(a[e], b[e], sum);
-        }
-#pragma unroll
-        for (int offset = ROW_LANES<DIM> / 2; offset > 0; offset /= 2)
-            sum += __shfl_xor_sync(ZERO_FULL_WARP, sum, offset);
+        if (valid)
+            sum = product_of_8(
+                dout, out, (((size_t)blockIdx.z * c.s.seq_len + query) * c.s.n_heads + blockIdx.x) * DIM + lane * 8);
+        sum = zero_lanes_sum<ROW_LANES<DIM>>(sum);
         if (lane == 0) {
             numbers[row] = valid ? -logsumexp[head * c.s.seq_len + query] * LOG2_E : -INFINITY;
             numbers[QUERIES + row] = -sum;

@@ -244,16 +244,9 @@ static __global__ void __launch_bounds__(DELTA_THREADS)
     size_t row = ((size_t)blockIdx.x * DELTA_THREADS + threadIdx.x) / ROW_LANES; /* of [b, t, h] */
     int lane = threadIdx.x % ROW_LANES;
     float sum = 0.0f;
-    if (row < n_rows && lane * 8 < s.head_dim) {
-        zero_pack<T, 8> a = zero_load<8>(dout, row * s.head_dim + lane * 8);
-        zero_pack<T, 8> b = zero_load<8>(out, row * s.head_dim + lane * 8);
-#pragma unroll
-        for (int i = 0; i < 8; ++i)
-            sum = fmaf(a[i], b[i], sum);
-    }
-#pragma unroll
-    for (int offset = ROW_LANES / 2; offset > 0; offset /= 2)
-        sum += __shfl_xor_sync(ZERO_FULL_WARP, sum, offset);
+    if (row < n_rows && lane * 8 < s.head_dim)
+        sum = product_of_8(dout, out, row * s.head_dim + lane * 8);
+    sum = zero_lanes_sum<ROW_LANES>(sum);
     size_t head = row % s.n_heads, query = row / s.n_heads % s.seq_len, batch = row / s.n_heads / s.seq_len;
     if (row < n_rows && lane == 0)
         delta[(batch * s.n_heads + head) * s.seq_len + query] = sum;

@@ -71,19 +71,12 @@ static __device__ __forceinline__ void tile_accumulate(float (&sums)[COLUMNS], c
     }
 }
 
-/* Maximum and sum over the LANES threads of a row; each gets the result. */
+/* Maximum over the LANES threads of a row; each gets the result. */
 static __device__ __forceinline__ float lanes_max(float x)
 {
 #pragma unroll
     for (int offset = LANES / 2; offset > 0; offset /= 2)
         x = fmaxf(x, __shfl_xor_sync(ZERO_FULL_WARP, x, offset));
-    return x;
-}
-static __device__ __forceinline__ float lanes_sum(float x)
-{
-#pragma unroll
-    for (int offset = LANES / 2; offset > 0; offset /= 2)
-        x += __shfl_xor_sync(ZERO_FULL_WARP, x, offset);
     return x;
 }
 
@@ -136,7 +129,7 @@ static __global__ void __launch_bounds__(THREADS)
             tile_sum += prob;
             probs[row * (TILE + 1) + lane + p * LANES] = prob;
         }
-        sum = fmaf(sum, rescale, lanes_sum(tile_sum));
+        sum = fmaf(sum, rescale, zero_lanes_sum<LANES>(tile_sum));
         max = new_max;
 #pragma unroll
         for (int c = 0; c < COLUMNS; ++c)

@@ -44,6 +44,17 @@ static __device__ __forceinline__ void load_rows(uint32_t tile, const T *rows, s
     }
 }
 
+/* Returns the product of 8 elements of dout, from `at` on, with those of out. */
+template <typename T> static __device__ __forceinline__ float product_of_8(const T *dout, const T *out, size_t at)
+{
+    const zero_pack<T, 8> a = zero_load<8>(dout, at), b = zero_load<8>(out, at);
+    float sum = 0.0f;
+#pragma unroll
+    for (int i = 0; i < 8; ++i)
+        sum = fmaf(a[i], b[i], sum);
+    return sum;
+}
+
 /* Computes the products of the warp's rows, which begin at a, with those of the other tile. */
 template <typename T, int DIM, int OWN, int M>
 static __device__ __forceinline__ void tile_dots(float (&dots)[M][OTHER / 8][4], uint32_t a, uint32_t b, int lane)
