@@ -14,8 +14,7 @@
  */
 #include "kernels/model/cuda/attention/causal.cuh"
 
-#define DIM 128
-#define THREADS 384
+static constexpr int DIM = 128;
 
 /* Registers of a thread of each kind of warpgroup; at most 504 for one thread of each of the three. */
 #define LOADER_REGISTERS 24
@@ -191,50 +190,37 @@ static __device__ __forceinline__ void compute_keys(const causal_t &c, const pla
     write_dkv<T, DIM>(c, p, part, dk, dv, warp, lane);
 }
 
+#endif
+
 /* ---- A block ---- */
 
-template <typename T>
-static __device__ __forceinline__ void backward_block(const CUtensorMap *qkv, const CUtensorMap *dout,
-                                                      const causal_t &c)
-{
-    extern __shared__ __align__(1024) unsigned char memory[];
-    const uint32_t shared = zero_shared_address(memory);
-    const barriers_t b = barriers_at<DIM>(shared);
-    const int role = __shfl_sync(ZERO_FULL_WARP, threadIdx.x / 128, 0); /* known to be the same in a warp */
-    if (threadIdx.x == 0)
-        init_barriers<DIM>(b, 8);
-    __syncthreads();
-    if (role == 1) {
-        zero_take_registers<KEY_REGISTERS>();
-        compute_keys<T, 0>(c, place_of(c), shared, memory, b);
-    } else if (role == 2) {
-        zero_take_registers<KEY_REGISTERS>();
-        compute_keys<T, 1>(c, place_of(c), shared, memory, b);
-    } else {
-        zero_give_registers<LOADER_REGISTERS>();
-        load_and_keep_order<DIM, true>(qkv, dout, c, place_of(c), shared, memory, b, threadIdx.x);
-    }
-}
-
-#endif
-
-template <typename T>
-static __global__ void __launch_bounds__(THREADS, 1)
-    attention_backward_causal_128(const __grid_constant__ CUtensorMap qkv, const __grid_constant__ CUtensorMap dout,
-                                  const __grid_constant__ causal_t c)
-{
+template <typename T> struct work_128 {
+    static constexpr int DIM = ::DIM, THREADS = 384, DQ_WARPS = 8;
 #if ZERO_HAS_WGMMA
-    backward_block<T>(&qkv, &dout, c);
-#else
-    __trap();
+    /* Each warpgroup finds the block's place by itself: found here, it would have to fit the loader's registers. */
+    __device__ __forceinline__ work_128(const causal_t &)
+    {
+    }
+    __device__ __forceinline__ void run(const CUtensorMap *qkv, const CUtensorMap *dout, const causal_t &c,
+                                        uint32_t shared, unsigned char *memory, const barriers_t &b, int role) const
+    {
+        if (role == 1) {
+            zero_take_registers<KEY_REGISTERS>();
+            compute_keys<T, 0>(c, place_of(c), shared, memory, b);
+        } else if (role == 2) {
+            zero_take_registers<KEY_REGISTERS>();
+            compute_keys<T, 1>(c, place_of(c), shared, memory, b);
+        } else {
+            zero_give_registers<LOADER_REGISTERS>();
+            load_and_keep_order<DIM, true>(qkv, dout, c, place_of(c), shared, memory, b, threadIdx.x);
+        }
+    }
 #endif
-}
+};
 
 extern "C" cudaError_t zero_launch_causal_128(cudaStream_t stream, zero_dtype_t dtype, const CUtensorMap *qkv,
                                               const CUtensorMap *dout, const causal_t *c)
 {
-    return with_half_type(dtype, [&](auto type) {
-        return launch_causal(attention_backward_causal_128<decltype(type)>, THREADS, SHARED_BYTES<DIM>, stream, qkv,
-                             dout, c);
-    });
+    return with_half_type(dtype,
+                          [&](auto type) { return launch_causal<work_128<decltype(type)>>(stream, qkv, dout, c); });
 }

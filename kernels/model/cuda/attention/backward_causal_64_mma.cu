@@ -11,8 +11,7 @@
  */
 #include "kernels/model/cuda/attention/causal.cuh"
 
-#define DIM 64
-#define THREADS 512
+static constexpr int DIM = 64;
 
 /* Registers of a thread of each kind of warpgroup; at most 512 in all, for one thread of each of the four. */
 #define LOADER_REGISTERS 40
@@ -158,51 +157,37 @@ static __device__ __forceinline__ void compute_dkv(const causal_t &c, const plac
     write_dkv<T, DIM>(c, p, part, dk, dv, warp, lane);
 }
 
+#endif
+
 /* ---- A block ---- */
 
-template <typename T>
-static __device__ __forceinline__ void backward_block(const CUtensorMap *qkv, const CUtensorMap *dout,
-                                                      const causal_t &c)
-{
-    extern __shared__ __align__(1024) unsigned char memory[];
-    const uint32_t shared = zero_shared_address(memory);
-    const barriers_t b = barriers_at<DIM>(shared);
-    const place_t p = place_of(c);
-    const int role = __shfl_sync(ZERO_FULL_WARP, threadIdx.x / 128, 0); /* known to be the same in a warp */
-    if (threadIdx.x == 0)
-        init_barriers<DIM>(b, 4);
-    __syncthreads();
-    if (role == 1) {
-        zero_give_registers<DQ_REGISTERS>();
-        compute_dq<T>(c, p, shared, b);
-    } else if (role > 1) {
-        zero_take_registers<KEY_REGISTERS>();
-        compute_dkv<T>(c, p, role - 2, shared, memory, b);
-    } else {
-        zero_give_registers<LOADER_REGISTERS>();
-        load_and_keep_order<DIM, false>(qkv, dout, c, p, shared, memory, b, threadIdx.x);
-    }
-}
-
-#endif
-
-template <typename T>
-static __global__ void __launch_bounds__(THREADS, 1)
-    attention_backward_causal_64(const __grid_constant__ CUtensorMap qkv, const __grid_constant__ CUtensorMap dout,
-                                 const __grid_constant__ causal_t c)
-{
+template <typename T> struct work_64 {
+    static constexpr int DIM = ::DIM, THREADS = 512, DQ_WARPS = 4;
 #if ZERO_HAS_WGMMA
-    backward_block<T>(&qkv, &dout, c);
-#else
-    __trap();
+    const place_t p;
+    __device__ __forceinline__ work_64(const causal_t &c) : p(place_of(c))
+    {
+    }
+    __device__ __forceinline__ void run(const CUtensorMap *qkv, const CUtensorMap *dout, const causal_t &c,
+                                        uint32_t shared, unsigned char *memory, const barriers_t &b, int role) const
+    {
+        if (role == 1) {
+            zero_give_registers<DQ_REGISTERS>();
+            compute_dq<T>(c, p, shared, b);
+        } else if (role > 1) {
+            zero_take_registers<KEY_REGISTERS>();
+            compute_dkv<T>(c, p, role - 2, shared, memory, b);
+        } else {
+            zero_give_registers<LOADER_REGISTERS>();
+            load_and_keep_order<DIM, false>(qkv, dout, c, p, shared, memory, b, threadIdx.x);
+        }
+    }
 #endif
-}
+};
 
 extern "C" cudaError_t zero_launch_causal_64(cudaStream_t stream, zero_dtype_t dtype, const CUtensorMap *qkv,
                                              const CUtensorMap *dout, const causal_t *c)
 {
-    return with_half_type(dtype, [&](auto type) {
-        return launch_causal(attention_backward_causal_64<decltype(type)>, THREADS, SHARED_BYTES<DIM>, stream, qkv,
-                             dout, c);
-    });
+    return with_half_type(dtype,
+                          [&](auto type) { return launch_causal<work_64<decltype(type)>>(stream, qkv, dout, c); });
 }

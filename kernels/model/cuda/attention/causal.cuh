@@ -78,19 +78,6 @@ extern "C" cudaError_t zero_launch_causal_64(cudaStream_t stream, zero_dtype_t d
 extern "C" cudaError_t zero_launch_causal_128(cudaStream_t stream, zero_dtype_t dtype, const CUtensorMap *qkv,
                                               const CUtensorMap *dout, const causal_t *c);
 
-/* Queues one of them. */
-static inline cudaError_t launch_causal(void (*kernel)(CUtensorMap, CUtensorMap, causal_t), unsigned n_threads,
-                                        size_t shared_bytes, cudaStream_t stream, const CUtensorMap *qkv,
-                                        const CUtensorMap *dout, const causal_t *c)
-{
-    const cudaError_t error = allow_shared((const void *)kernel, shared_bytes);
-    if (error != cudaSuccess)
-        return error;
-    const unsigned n_blocks = (unsigned)(c->s.n_batch * c->s.n_kv_heads * c->n_blocks);
-    kernel<<<n_blocks, n_threads, shared_bytes, stream>>>(*qkv, *dout, *c);
-    return cudaGetLastError();
-}
-
 #if ZERO_HAS_WGMMA /* elsewhere the kernels only trap, and are not launched */
 
 /* ---- Order ---- */
@@ -478,5 +465,43 @@ static __device__ __forceinline__ uint32_t dscore_row(uint32_t shared, int step,
 }
 
 #endif
+
+/* ---- A block ---- */
+
+/* WORK: what differs between the kernels. It has DIM; THREADS; DQ_WARPS, those that compute dQ; a constructor that
+ * takes c; and run, what the warpgroup `role` of a block does. */
+template <typename WORK>
+static __global__ void __launch_bounds__(WORK::THREADS, 1)
+    attention_backward_causal(const __grid_constant__ CUtensorMap qkv, const __grid_constant__ CUtensorMap dout,
+                              const __grid_constant__ causal_t c)
+{
+#if ZERO_HAS_WGMMA
+    extern __shared__ __align__(1024) unsigned char memory[];
+    const uint32_t shared = zero_shared_address(memory);
+    const barriers_t b = barriers_at<WORK::DIM>(shared);
+    const WORK work(c);
+    const int role = __shfl_sync(ZERO_FULL_WARP, threadIdx.x / 128, 0); /* known to be the same in a warp */
+    if (threadIdx.x == 0)
+        init_barriers<WORK::DIM>(b, WORK::DQ_WARPS);
+    __syncthreads();
+    work.run(&qkv, &dout, c, shared, memory, b, role);
+#else
+    __trap();
+#endif
+}
+
+/* Queues a kernel. */
+template <typename WORK>
+static inline cudaError_t launch_causal(cudaStream_t stream, const CUtensorMap *qkv, const CUtensorMap *dout,
+                                        const causal_t *c)
+{
+    auto kernel = attention_backward_causal<WORK>;
+    constexpr int bytes = SHARED_BYTES<WORK::DIM>;
+    const cudaError_t error = allow_shared((const void *)kernel, bytes);
+    if (error != cudaSuccess)
+        return error;
+    kernel<<<(unsigned)(c->s.n_batch * c->s.n_kv_heads * c->n_blocks), WORK::THREADS, bytes, stream>>>(*qkv, *dout, *c);
+    return cudaGetLastError();
+}
 
 #endif
