@@ -29,14 +29,14 @@ void zero_cuda_attention_destroy(zero_model_context_t *ctx)
 size_t zero_cuda_attention_workspace(const zero_model_limits_t *limits)
 {
     size_t own = zero_scratch_bytes(limits->n_rows * limits->n_heads * sizeof(float)); /* delta */
-    if (zero_attention_causal_serves(limits->dtype, limits->head_dim)) {
-        size_t causal = zero_scratch_bytes(zero_attention_causal_bytes(
-            limits->n_rows / limits->seq_len, limits->seq_len, limits->n_heads, limits->head_dim));
-        own = own > causal ? own : causal;
+    bool causal = zero_attention_causal_serves(limits->dtype, limits->head_dim);
+    if (causal) {
+        size_t bytes = zero_scratch_bytes(zero_attention_causal_bytes(limits->n_rows / limits->seq_len, limits->seq_len,
+                                                                      limits->n_heads, limits->head_dim));
+        own = own > bytes ? own : bytes;
     }
 #ifdef ZERO_HAVE_CUDNN
-    bool forward_only = zero_attention_causal_serves(limits->dtype, limits->head_dim);
-    size_t cudnn = limits->dtype == ZERO_FP32 ? 0 : zero_cudnn_workspace(limits, forward_only);
+    size_t cudnn = limits->dtype == ZERO_FP32 ? 0 : zero_cudnn_workspace(limits, causal);
     return own > cudnn ? own : cudnn;
 #else
     return own;

@@ -13,7 +13,6 @@
 #include "kernels/model/cuda/attention/attention_cudnn.h"
 #include "kernels/model/cuda/attention/cudnn_graphs.h"
 #include "kernels/model/cuda/cudnn/plan.h"
-#include "kernels/model/cuda/model_launch.h"
 
 /* ---- Plans ---- */
 
