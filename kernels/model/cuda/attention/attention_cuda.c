@@ -31,7 +31,7 @@ size_t zero_cuda_attention_workspace(const zero_model_limits_t *limits)
     size_t own = zero_scratch_bytes(limits->n_rows * limits->n_heads * sizeof(float)); /* delta */
     bool causal = zero_attention_causal_serves(limits->dtype, limits->head_dim);
     if (causal) {
-        size_t bytes = zero_scratch_bytes(zero_attention_causal_bytes(limits->n_rows / limits->seq_len, limits->seq_len,
+        size_t bytes = zero_scratch_bytes(zero_attention_causal_backward_bytes(limits->n_rows / limits->seq_len, limits->seq_len,
                                                                       limits->n_heads, limits->head_dim));
         own = own > bytes ? own : bytes;
     }
@@ -140,7 +140,7 @@ zero_status_t zero_cuda_attention_backward(zero_model_context_t *ctx, void *dqkv
     zero_scratch_t scratch = zero_cuda_scratch(ctx);
     bool all_aligned = aligned(qkv) && aligned(out) && aligned(dout) && aligned(dqkv);
     bool causal = zero_attention_causal_serves(zero_model_cuda(ctx)->dtype, head_dim);
-    size_t causal_bytes = zero_attention_causal_bytes(n_batch, seq_len, n_heads, head_dim);
+    size_t causal_bytes = zero_attention_causal_backward_bytes(n_batch, seq_len, n_heads, head_dim);
     if (causal && !hides_something(&effective) && all_aligned && causal_fits(ctx, &shape, causal_bytes)) {
         void *workspace;
         ZERO_TRY(zero_scratch_take(&scratch, causal_bytes, &workspace));

@@ -1,7 +1,7 @@
-/* backward_causal.cu - the gradients of causal attention on Hopper: what precedes the kernels of causal.cuh, and their
- * launch.
+/* backward_causal.cu - the gradients of causal attention on Hopper: what precedes the kernels of backward_causal.cuh,
+ * and their launch.
  */
-#include "kernels/model/cuda/attention/causal.cuh"
+#include "kernels/model/cuda/attention/backward_causal.cuh"
 
 /* Blocks of a chunk. Milliseconds that led to them:
  *
@@ -46,38 +46,7 @@ static __global__ void __launch_bounds__(NUMBERS_THREADS)
 
 /* ---- Launching ---- */
 
-typedef CUresult (*encode_fn)(CUtensorMap *, CUtensorMapDataType, cuuint32_t, void *, const cuuint64_t *,
-                              const cuuint64_t *, const cuuint32_t *, const cuuint32_t *, CUtensorMapInterleave,
-                              CUtensorMapSwizzle, CUtensorMapL2promotion, CUtensorMapFloatOOBfill);
-
-/* Describes a tensor [n_matrices, n_rows, n_columns] of 16 bits, from which boxes of 64 rows and columns are copied. */
-static cudaError_t describe(CUtensorMap *map, zero_dtype_t dtype, const void *data, size_t n_matrices, size_t n_rows,
-                            size_t n_columns)
-{
-    void *found;
-    cudaDriverEntryPointQueryResult query;
-    const cudaError_t error =
-        cudaGetDriverEntryPointByVersion("cuTensorMapEncodeTiled", &found, 12000, cudaEnableDefault, &query);
-    if (error != cudaSuccess || query != cudaDriverEntryPointSuccess)
-        return error != cudaSuccess ? error : cudaErrorNotSupported;
-    const cuuint64_t sizes[3] = {n_columns, n_rows, n_matrices}, strides[2] = {n_columns * 2, n_rows * n_columns * 2};
-    const cuuint32_t box[3] = {64, 64, 1}, steps[3] = {1, 1, 1};
-    const CUtensorMapDataType type =
-        dtype == ZERO_BF16 ? CU_TENSOR_MAP_DATA_TYPE_BFLOAT16 : CU_TENSOR_MAP_DATA_TYPE_FLOAT16;
-    const CUresult result = ((encode_fn)found)(map, type, 3, (void *)data, sizes, strides, box, steps,
-                                               CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B,
-                                               CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
-    return result == CUDA_SUCCESS ? cudaSuccess : cudaErrorInvalidValue;
-}
-
-extern "C" bool zero_attention_causal_serves(zero_dtype_t dtype, size_t head_dim)
-{
-    int capability;
-    return dtype != ZERO_FP32 && (head_dim == 64 || head_dim == 128) &&
-           (zero_find_capability(&capability) != cudaSuccess || capability == 90);
-}
-
-extern "C" size_t zero_attention_causal_bytes(size_t n_batch, size_t seq_len, size_t n_heads, size_t head_dim)
+extern "C" size_t zero_attention_causal_backward_bytes(size_t n_batch, size_t seq_len, size_t n_heads, size_t head_dim)
 {
     const size_t n_tiles = n_batch * n_heads * zero_divide_up(seq_len, QUERIES);
     return n_tiles * (QUERIES * head_dim + 2 * QUERIES) * sizeof(float) + n_tiles * sizeof(int);
@@ -117,9 +86,10 @@ extern "C" cudaError_t zero_launch_attention_causal_backward(cudaStream_t stream
     c.scale = 1.0f / sqrtf((float)head_dim);
     c.zero = 0;
     CUtensorMap qkv_map, dout_map;
-    cudaError_t error = describe(&qkv_map, dtype, qkv, n_batch, seq_len, (n_heads + 2 * n_kv_heads) * head_dim);
+    cudaError_t error =
+        zero_describe_rows(&qkv_map, dtype, qkv, n_batch, seq_len, (n_heads + 2 * n_kv_heads) * head_dim);
     if (error == cudaSuccess)
-        error = describe(&dout_map, dtype, dout, n_batch, seq_len, n_heads * head_dim);
+        error = zero_describe_rows(&dout_map, dtype, dout, n_batch, seq_len, n_heads * head_dim);
     if (error == cudaSuccess)
         error = launch_numbers(stream, dtype, &c, dout, out, logsumexp);
     if (error != cudaSuccess)

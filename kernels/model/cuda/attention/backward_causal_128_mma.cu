@@ -1,5 +1,5 @@
-/* backward_causal_128_mma.cu - causal.cuh's gradients for heads of 128, whose dK and dV leave no registers for a
- * warpgroup that computes dQ. So three warpgroups do two kinds of work:
+/* backward_causal_128_mma.cu - backward_causal.cuh's gradients for heads of 128, whose dK and dV leave no registers for
+ * a warpgroup that computes dQ. So three warpgroups do two kinds of work:
  *
  *     loader        copies the tiles of q and dout to shared memory, and keeps the order of what is added to dQ
  *     keys, twice   64 of the keys each: S^T and dP^T, of which P^T and dS^T, in registers, are the left sides of dV
@@ -12,7 +12,7 @@
  * registers, times c.zero, which is 0. Addresses contain c.zero times the step, so that they are computed anew and
  * occupy no register between steps.
  */
-#include "kernels/model/cuda/attention/causal.cuh"
+#include "kernels/model/cuda/attention/backward_causal.cuh"
 
 static constexpr int DIM = 128;
 

@@ -1,5 +1,5 @@
-/* backward_causal_64_mma.cu - causal.cuh's gradients for heads of 64, by four warpgroups that do different work, and
- * hand it on through barriers:
+/* backward_causal_64_mma.cu - backward_causal.cuh's gradients for heads of 64, by four warpgroups that do different
+ * work, and hand it on through barriers:
  *
  *     loader        copies the tiles of q and dout to shared memory, and keeps the order of what is added to dQ
  *     dQ            multiplies dS, of all keys of the block, with K and adds it to the sum
@@ -9,7 +9,7 @@
  * The keys' products of one step and S^T and dP^T of the next are queued together, so that the tensor cores work while
  * exponentials are computed.
  */
-#include "kernels/model/cuda/attention/causal.cuh"
+#include "kernels/model/cuda/attention/backward_causal.cuh"
 
 static constexpr int DIM = 64;
 
