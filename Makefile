@@ -155,7 +155,7 @@ PIE := $(if $(filter 1,$(HARDEN)),-pie)
 SHARD_ISA  := $(addprefix kernels/shard/,adam adam8 momentum muon orthogonalize matmul reduce step cast fp8 philox poison shard_table)
 SHARD_CUDA := $(if $(NVCC),$(addprefix kernels/shard/cuda/,adam.cu adam8.cu momentum.cu muon.cu orthogonalize_cuda reduce.cu step.cu cast.cu fp8.cu philox.cu poison.cu shard_cuda))
 MODEL_ISA  := $(addprefix kernels/model/,sgemm linear fp8 attention decode/attention_cached layernorm rmsnorm rope gelu swiglu loss embed model_table)
-MODEL_CUDA := $(if $(NVCC),$(addprefix kernels/model/cuda/,attention/simt.cu attention/forward_mma.cu attention/backward_mma.cu attention/causal.cu attention/backward_causal.cu attention/backward_causal_64_mma.cu attention/backward_causal_128_mma.cu \
+MODEL_CUDA := $(if $(NVCC),$(addprefix kernels/model/cuda/,attention/simt.cu attention/forward_mma.cu attention/backward_mma.cu attention/causal.cu attention/forward_causal_mma.cu attention/backward_causal.cu attention/backward_causal_64_mma.cu attention/backward_causal_128_mma.cu \
               attention/attention_cuda column_sum.cu elementwise.cu embed.cu gelu.cu \
               head_norm.cu layernorm.cu loss.cu rmsnorm.cu rope.cu swiglu.cu gemm/gemm_cuda linear_cuda loss_cuda model_cuda graph_cuda \
               fp8/fp8.cu fp8/fp8_cuda decode/attention_cached.cu decode/attention_cached_cuda $(if $(HAVE_CUDNN),attention/attention_cudnn attention/cudnn_graphs attention/cudnn_slices cudnn/graph cudnn/plan)))

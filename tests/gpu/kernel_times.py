@@ -19,7 +19,7 @@ Record = collections.namedtuple("Record", "stream begin end name")
 
 # The first pattern that matches a kernel's name, without return type and parameters, decides its part.
 PARTS = (
-    ("attention", r"(attention|attention_mma|dot_rows|attention_backward_\w+|causal_numbers|attend|combine)<|.*(cudnn|sdpa|flash|fmha)"),
+    ("attention", r"(attention|dot_rows|attention_\w+|causal_numbers|attend|combine)<|.*(cudnn|sdpa|flash|fmha)"),
     ("matrix products", r"nvjet|fill_rows<|fingerprint_rows<|.*(cublas|cutlass|gemm|gemv|splitK)"),
     ("norms, residual sums", r"(layernorm|rmsnorm|norm_backward|head_norm|head_norm_backward)<"),
     ("GELU, SwiGLU, RoPE", r"(gelu|gelu_backward|swiglu|swiglu_backward|rope)<"),

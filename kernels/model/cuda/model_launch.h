@@ -193,14 +193,17 @@ cudaError_t zero_launch_attention_mma_backward(cudaStream_t stream, zero_dtype_t
                                                const float *logsumexp, const zero_mask_t *mask, size_t n_batch,
                                                size_t seq_len, size_t n_heads, size_t n_kv_heads, size_t head_dim);
 
-/* ---- attention/causal.cu and attention/backward_causal.cu ---- */
-/* Returns whether the current GPU is a Hopper and the kernel takes heads of this size, without a mask. If no GPU is
+/* ---- attention/causal.cu, attention/forward_causal_mma.cu and attention/backward_causal.cu ---- */
+/* Returns whether the current GPU is a Hopper and its kernels take heads of this size, without a mask. If no GPU is
  * found, assumes a Hopper. */
 bool zero_attention_causal_serves(zero_dtype_t dtype, size_t head_dim);
-/* Returns the bytes of its workspace. */
-size_t zero_attention_causal_backward_bytes(size_t n_batch, size_t seq_len, size_t n_heads, size_t head_dim);
 /* Like the others. The workspace and tensors of dtype are aligned to 16 bytes. At most 65535 sequences, of at most
  * 65535 tiles of 64 positions. */
+#define ZERO_ATTENTION_CAUSAL_FORWARD_BYTES sizeof(int) /* of workspace */
+cudaError_t zero_launch_attention_causal(cudaStream_t stream, zero_dtype_t dtype, void *out, float *logsumexp,
+                                         void *workspace, const void *qkv, size_t n_batch, size_t seq_len,
+                                         size_t n_heads, size_t n_kv_heads, size_t head_dim);
+size_t zero_attention_causal_backward_bytes(size_t n_batch, size_t seq_len, size_t n_heads, size_t head_dim);
 cudaError_t zero_launch_attention_causal_backward(cudaStream_t stream, zero_dtype_t dtype, void *dqkv, void *workspace,
                                                   const void *dout, const void *qkv, const void *out,
                                                   const float *logsumexp, size_t n_batch, size_t seq_len,

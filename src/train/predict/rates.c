@@ -11,12 +11,13 @@
 
 /* The H200's row was measured. From it the others follow: arithmetic in proportion to the published peaks of the tensor
  * cores, passes and AdamW in proportion to the bandwidth of memory, links in proportion to NVLink's. On Hopper our own
- * kernels compute attention's backward, elsewhere cuDNN's, whose rates are those that the H200 had with them. */
-#define GPU(name_, title_, gib, peak, bandwidth, nvlink, pcie_, fp8_, back_64, back_128)                               \
+ * kernels compute attention, elsewhere cuDNN's, whose rates are those that the H200 had with them. */
+#define GPU(name_, title_, gib, peak, bandwidth, nvlink, pcie_, fp8_, forward_64, forward_128, back_64, back_128)      \
     {                                                                                                                  \
         .name = name_, .title = title_, .is_gpu = true, .memory_bytes = (gib)*GIB, .half = 685e12 * (peak) / 989.4,    \
         .fp8 = fp8_, .single = 47e12 * (peak) / 989.4, .size_share = {1, 1, 1, 1}, .tile = 384,                        \
-        .sum = 3.6e12 * (bandwidth) / 4.8, .attention_forward = {370e12 * (peak) / 989.4, 600e12 * (peak) / 989.4},    \
+        .sum = 3.6e12 * (bandwidth) / 4.8,                                                                             \
+        .attention_forward = {(forward_64) * (peak) / 989.4, (forward_128) * (peak) / 989.4},                          \
         .attention_backward = {(back_64) * (peak) / 989.4, (back_128) * (peak) / 989.4},                               \
         .pass = 3.6e12 * (bandwidth) / 4.8, .cast = 3.9e12 * (bandwidth) / 4.8, .adam = 4.2e12 * (bandwidth) / 4.8,    \
         .kernel_s = 3e-6, .wait_s = 8e-6, .link = 300e9 * (nvlink) / 900, .nccl = 180e9 * (nvlink) / 900,              \
@@ -25,11 +26,13 @@
     }
 
 const fit_rates_t fit_rates_table[] = {
-    GPU("H200", "H200, as measured", 140.4, 989.4, 4.8, 900, 50e9, 1242e12, 445e12, 560e12),
-    GPU("H100", "H100 SXM, from the H200 by published peaks", 79.6, 989.4, 3.35, 900, 50e9, 1242e12, 445e12, 560e12),
-    GPU("A100", "A100 SXM 80 GB, from the H200 by published peaks", 80.0, 312.0, 2.04, 600, 25e9, 0, 300e12, 480e12),
-    GPU("A100-40GB", "A100 SXM 40 GB, from the H200 by published peaks", 40.0, 312.0, 1.555, 600, 25e9, 0, 300e12,
-        480e12),
+    GPU("H200", "H200, as measured", 140.4, 989.4, 4.8, 900, 50e9, 1242e12, 450e12, 670e12, 445e12, 560e12),
+    GPU("H100", "H100 SXM, from the H200 by published peaks", 79.6, 989.4, 3.35, 900, 50e9, 1242e12, 450e12, 670e12,
+        445e12, 560e12),
+    GPU("A100", "A100 SXM 80 GB, from the H200 by published peaks", 80.0, 312.0, 2.04, 600, 25e9, 0, 370e12, 600e12,
+        300e12, 480e12),
+    GPU("A100-40GB", "A100 SXM 40 GB, from the H200 by published peaks", 40.0, 312.0, 1.555, 600, 25e9, 0, 370e12,
+        600e12, 300e12, 480e12),
     /* Two cores of an AMD EPYC (docs/fit.md): arithmetic is twice that of one, passes are of two threads, from other
      * ranks is what each of two received. Half precision saves memory there, not time. */
     {.name = "CPU",

@@ -1,6 +1,6 @@
-/* attention_cuda.c - which of three backends computes attention on CUDA: cuDNN where it serves the shape and no mask
- * hides anything, else our own kernel for tensor cores, else simt.cu, which takes everything. Backward has a fourth: on
- * Hopper backward_causal.cu takes cuDNN's place for heads of 64 and 128.
+/* attention_cuda.c - which of four backends computes attention on CUDA. Where no mask hides anything: on Hopper, for
+ * heads of 64 and 128, forward_causal_mma.cu and backward_causal.cu; else cuDNN, if it serves the shape. For the rest
+ * our own kernels for tensor cores, or else simt.cu, which takes everything.
  */
 #include <stdio.h>
 
@@ -28,19 +28,15 @@ void zero_cuda_attention_destroy(zero_model_context_t *ctx)
 
 size_t zero_cuda_attention_workspace(const zero_model_limits_t *limits)
 {
-    size_t own = zero_scratch_bytes(limits->n_rows * limits->n_heads * sizeof(float)); /* delta */
-    bool causal = zero_attention_causal_serves(limits->dtype, limits->head_dim);
-    if (causal) {
-        size_t bytes = zero_scratch_bytes(zero_attention_causal_backward_bytes(limits->n_rows / limits->seq_len, limits->seq_len,
-                                                                      limits->n_heads, limits->head_dim));
-        own = own > bytes ? own : bytes;
-    }
+    size_t own = zero_scratch_bytes(limits->n_rows * limits->n_heads * sizeof(float)), fast = 0; /* own: delta */
+    if (zero_attention_causal_serves(limits->dtype, limits->head_dim))
+        fast = zero_scratch_bytes(zero_attention_causal_backward_bytes(
+            limits->n_rows / limits->seq_len, limits->seq_len, limits->n_heads, limits->head_dim));
 #ifdef ZERO_HAVE_CUDNN
-    size_t cudnn = limits->dtype == ZERO_FP32 ? 0 : zero_cudnn_workspace(limits, causal);
-    return own > cudnn ? own : cudnn;
-#else
-    return own;
+    else if (limits->dtype != ZERO_FP32)
+        fast = zero_cudnn_workspace(limits);
 #endif
+    return own > fast ? own : fast;
 }
 
 zero_status_t zero_cuda_check_attention(const zero_attention_shape_t *s)
@@ -68,12 +64,21 @@ static bool hides_something(const zero_mask_t *effective)
     return effective->starts != NULL || effective->window > 0;
 }
 
+/* Returns whether Hopper's kernels compute what no mask hides: the sequences and tiles of queries fit a grid. */
+static bool causal_serves(const zero_model_context_t *ctx, const zero_attention_shape_t *s)
+{
+    const size_t most = UINT16_MAX;
+    return zero_attention_causal_serves(zero_model_cuda(ctx)->dtype, s->head_dim) && s->n_batch <= most &&
+           s->seq_len <= most * 64;
+}
+
 /* Returns whether cuDNN computes what no mask hides; else `why`, unless NULL, says why not. In fp32 there is no cuDNN
- * context, and zero_cudnn_may_serve refuses every shape. */
+ * context, and zero_cudnn_may_serve refuses every shape. Heads that Hopper's kernels take are not cuDNN's. */
 static bool cudnn_serves(zero_model_context_t *ctx, const zero_attention_shape_t *shape, char why[ZERO_MODEL_WHY])
 {
 #ifdef ZERO_HAVE_CUDNN
-    return zero_cudnn_may_serve(zero_model_cuda(ctx)->dtype, shape, why) && zero_cudnn_serves(ctx, shape, why);
+    return !zero_attention_causal_serves(zero_model_cuda(ctx)->dtype, shape->head_dim) &&
+           zero_cudnn_may_serve(zero_model_cuda(ctx)->dtype, shape, why) && zero_cudnn_serves(ctx, shape, why);
 #else
     (void)ctx, (void)shape;
     if (why != NULL)
@@ -101,7 +106,19 @@ bool zero_cuda_attention_is_slow(zero_model_context_t *ctx, const zero_mask_t *m
     zero_mask_t effective = effective_mask(mask, seq_len);
     if (hides_something(&effective))
         return !zero_attention_mma_may_serve(zero_model_cuda(ctx)->dtype, &shape, why);
-    return !cudnn_serves(ctx, &shape, why) && !mma_serves(ctx, &shape);
+    return !causal_serves(ctx, &shape) && !cudnn_serves(ctx, &shape, why) && !mma_serves(ctx, &shape);
+}
+
+static zero_status_t causal_forward(zero_model_context_t *ctx, const zero_attention_shape_t *s, void *out,
+                                    float *logsumexp, const void *qkv)
+{
+    zero_scratch_t scratch = zero_cuda_scratch(ctx);
+    void *workspace;
+    ZERO_TRY(zero_scratch_take(&scratch, ZERO_ATTENTION_CAUSAL_FORWARD_BYTES, &workspace));
+    ZERO_TRY_CUDA(zero_launch_attention_causal(zero_model_stream(ctx), zero_model_cuda(ctx)->dtype, out, logsumexp,
+                                               workspace, qkv, s->n_batch, s->seq_len, s->n_heads, s->n_kv_heads,
+                                               s->head_dim));
+    return ZERO_OK;
 }
 
 zero_status_t zero_cuda_attention(zero_model_context_t *ctx, void *out, float *logsumexp, const void *qkv,
@@ -111,22 +128,31 @@ zero_status_t zero_cuda_attention(zero_model_context_t *ctx, void *out, float *l
     zero_attention_shape_t shape = {n_batch, seq_len, n_heads, n_kv_heads, head_dim};
     zero_mask_t effective = effective_mask(mask, seq_len);
     ZERO_TRY(zero_cuda_check_attention(&shape));
+    bool hides = hides_something(&effective), all_aligned = aligned(qkv) && aligned(out);
+    if (!hides && all_aligned && causal_serves(ctx, &shape))
+        return causal_forward(ctx, &shape, out, logsumexp, qkv);
 #ifdef ZERO_HAVE_CUDNN
-    if (!hides_something(&effective) && aligned(qkv) && cudnn_serves(ctx, &shape, NULL))
+    if (!hides && aligned(qkv) && cudnn_serves(ctx, &shape, NULL))
         return zero_cudnn_attention(ctx, &shape, out, logsumexp, qkv);
 #endif
-    bool mma = mma_serves(ctx, &shape) && aligned(qkv) && aligned(out);
+    bool mma = mma_serves(ctx, &shape) && all_aligned;
     ZERO_TRY_CUDA((mma ? zero_launch_attention_mma
                        : zero_launch_attention)(zero_model_stream(ctx), zero_model_cuda(ctx)->dtype, out, logsumexp,
                                                 qkv, &effective, n_batch, seq_len, n_heads, n_kv_heads, head_dim));
     return ZERO_OK;
 }
 
-/* Returns whether backward_causal.cu can compute the shape: its grid, and its bytes in the scratch that is left. */
-static bool causal_fits(const zero_model_context_t *ctx, const zero_attention_shape_t *s, size_t n_bytes)
+static zero_status_t causal_backward(zero_model_context_t *ctx, const zero_attention_shape_t *s, void *dqkv,
+                                     const void *dout, const void *qkv, const void *out, const float *logsumexp,
+                                     size_t n_bytes)
 {
-    return s->n_batch <= UINT16_MAX && s->seq_len <= UINT16_MAX * (size_t)64 &&
-           zero_scratch_bytes(n_bytes) <= zero_cuda_scratch(ctx).bytes_left;
+    zero_scratch_t scratch = zero_cuda_scratch(ctx);
+    void *workspace;
+    ZERO_TRY(zero_scratch_take(&scratch, n_bytes, &workspace));
+    ZERO_TRY_CUDA(zero_launch_attention_causal_backward(zero_model_stream(ctx), zero_model_cuda(ctx)->dtype, dqkv,
+                                                        workspace, dout, qkv, out, logsumexp, s->n_batch, s->seq_len,
+                                                        s->n_heads, s->n_kv_heads, s->head_dim));
+    return ZERO_OK;
 }
 
 zero_status_t zero_cuda_attention_backward(zero_model_context_t *ctx, void *dqkv, const void *dout, const void *qkv,
@@ -137,22 +163,18 @@ zero_status_t zero_cuda_attention_backward(zero_model_context_t *ctx, void *dqkv
     zero_attention_shape_t shape = {n_batch, seq_len, n_heads, n_kv_heads, head_dim};
     zero_mask_t effective = effective_mask(mask, seq_len);
     ZERO_TRY(zero_cuda_check_attention(&shape));
-    zero_scratch_t scratch = zero_cuda_scratch(ctx);
+    bool hides = hides_something(&effective);
     bool all_aligned = aligned(qkv) && aligned(out) && aligned(dout) && aligned(dqkv);
-    bool causal = zero_attention_causal_serves(zero_model_cuda(ctx)->dtype, head_dim);
     size_t causal_bytes = zero_attention_causal_backward_bytes(n_batch, seq_len, n_heads, head_dim);
-    if (causal && !hides_something(&effective) && all_aligned && causal_fits(ctx, &shape, causal_bytes)) {
-        void *workspace;
-        ZERO_TRY(zero_scratch_take(&scratch, causal_bytes, &workspace));
-        ZERO_TRY_CUDA(zero_launch_attention_causal_backward(zero_model_stream(ctx), zero_model_cuda(ctx)->dtype, dqkv,
-                                                            workspace, dout, qkv, out, logsumexp, n_batch, seq_len,
-                                                            n_heads, n_kv_heads, head_dim));
-        return ZERO_OK;
-    }
+    /* More than the limits' shape takes, if tiles of shorter sequences are less full. */
+    bool fits = zero_scratch_bytes(causal_bytes) <= zero_cuda_scratch(ctx).bytes_left;
+    if (!hides && all_aligned && fits && causal_serves(ctx, &shape))
+        return causal_backward(ctx, &shape, dqkv, dout, qkv, out, logsumexp, causal_bytes);
 #ifdef ZERO_HAVE_CUDNN
-    if (!causal && !hides_something(&effective) && aligned(qkv) && cudnn_serves(ctx, &shape, NULL))
+    if (!hides && aligned(qkv) && cudnn_serves(ctx, &shape, NULL))
         return zero_cudnn_attention_backward(ctx, &shape, dqkv, dout, qkv, out, logsumexp);
 #endif
+    zero_scratch_t scratch = zero_cuda_scratch(ctx);
     float *delta;
     ZERO_TRY(zero_scratch_take(&scratch, n_batch * n_heads * seq_len * sizeof *delta, &delta));
     bool mma = mma_serves(ctx, &shape) && all_aligned;

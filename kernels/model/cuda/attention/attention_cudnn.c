@@ -32,9 +32,9 @@ typedef struct shape_plans {
     zero_attention_shape_t shape; /* padded */
     size_t n_copied;              /* bytes of the padded copies; 0: calls have this shape */
     bool served;
-    char why[ZERO_MODEL_WHY];            /* if it is not served */
-    zero_attention_slices_t slices;      /* of backward; forward runs on the whole shape */
-    zero_cudnn_plan_t forward, backward; /* backward: unless our own kernel computes it */
+    char why[ZERO_MODEL_WHY];       /* if it is not served */
+    zero_attention_slices_t slices; /* of backward; forward runs on the whole shape */
+    zero_cudnn_plan_t forward, backward;
 } shape_plans_t;
 
 /* A stream for slices, and the event behind the last of them. */
@@ -133,12 +133,6 @@ static void build_plans(zero_model_context_t *ctx, shape_plans_t *plans, size_t 
     bytes -= beside;
     if (!plan_create(&plans->forward, ctx, FORWARD, s, whole, bytes, plans->why))
         return;
-    if (zero_attention_causal_serves(zero_model_cuda(ctx)->dtype, s->head_dim)) {
-        zero_log(ZERO_LOG_DEBUG, "cuDNN attention: served, workspace %zu bytes; backward by our own kernel",
-                 plans->forward.workspace_bytes);
-        plans->served = true;
-        return;
-    }
     plans->slices = zero_attention_slices_within(
         s, bytes < ZERO_ATTENTION_SLICES_MAX_BYTES ? bytes : ZERO_ATTENTION_SLICES_MAX_BYTES);
     plans->served =

@@ -82,7 +82,7 @@ size_t zero_attention_copies_bytes(const zero_attention_shape_t *s, const zero_a
 }
 
 /* The largest shape takes all of it. For smaller ones backward is cut into slices for which it is enough. */
-size_t zero_cudnn_workspace(const zero_model_limits_t *limits, bool forward_only)
+size_t zero_cudnn_workspace(const zero_model_limits_t *limits)
 {
     size_t n_kv_heads = limits->n_kv_heads > 0 ? limits->n_kv_heads : limits->n_heads;
     zero_attention_shape_t s = {limits->n_rows / limits->seq_len, limits->seq_len, limits->n_heads, n_kv_heads,
@@ -90,10 +90,7 @@ size_t zero_cudnn_workspace(const zero_model_limits_t *limits, bool forward_only
     zero_attention_shape_t p = zero_attention_padded(s);
     if (!zero_cudnn_may_serve(limits->dtype, &s, NULL))
         return 0;
-    size_t bytes =
-        zero_attention_copies_bytes(&s, &p) + zero_attention_delta_bytes(&p) + ZERO_ATTENTION_LANES * OWN_BYTES;
-    if (forward_only)
-        return bytes;
     zero_attention_slices_t slices = zero_attention_slices_within(&p, ZERO_ATTENTION_SLICES_MAX_BYTES);
-    return bytes + slices.n_lanes * slices.bytes;
+    return zero_attention_copies_bytes(&s, &p) + zero_attention_delta_bytes(&p) + ZERO_ATTENTION_LANES * OWN_BYTES +
+           slices.n_lanes * slices.bytes;
 }

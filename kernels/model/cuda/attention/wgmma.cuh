@@ -84,11 +84,17 @@ template <int PENDING, int N> __device__ __forceinline__ void zero_wide_wait(flo
              "%57,%58,%59,%60,%61,%62,%63"
 
 /* c (+)= a b^T, both in shared memory, rows along the inner dimension; `add` is 0 or 1. */
-#define ZERO_WIDE_DOT(TYPE)                                                                                            \
+#define ZERO_WIDE_DOT_64(TYPE)                                                                                         \
     asm volatile("{.reg .pred p; setp.ne.b32 p, %34, 0;\n"                                                             \
                  "wgmma.mma_async.sync.aligned.m64n64k16.f32." TYPE "." TYPE " {" ZERO_R32                             \
                  "}, %32, %33, p, 1, 1, 0, 0;}"                                                                        \
                  : ZERO_C32(c, 0)                                                                                      \
+                 : "l"(a), "l"(b), "r"(add))
+#define ZERO_WIDE_DOT_128(TYPE)                                                                                        \
+    asm volatile("{.reg .pred p; setp.ne.b32 p, %66, 0;\n"                                                             \
+                 "wgmma.mma_async.sync.aligned.m64n128k16.f32." TYPE "." TYPE " {" ZERO_R64                            \
+                 "}, %64, %65, p, 1, 1, 0, 0;}"                                                                        \
+                 : ZERO_C32(c, 0), ZERO_C32(c, 8)                                                                      \
                  : "l"(a), "l"(b), "r"(add))
 /* c += a b, a in registers, b's rows along N. */
 #define ZERO_WIDE_ADD_64(TYPE)                                                                                         \
@@ -120,13 +126,18 @@ template <typename T> __device__ __forceinline__ void zero_wide_cross(float (&c)
 #endif
 }
 
-template <typename T> __device__ __forceinline__ void zero_wide_dot(float (&c)[8][4], uint64_t a, uint64_t b, int add)
+template <typename T, int N>
+__device__ __forceinline__ void zero_wide_dot(float (&c)[N][4], uint64_t a, uint64_t b, int add)
 {
 #if ZERO_HAS_WGMMA
-    if constexpr (zero_is_bf16<T>)
-        ZERO_WIDE_DOT("bf16");
+    if constexpr (N == 8 && zero_is_bf16<T>)
+        ZERO_WIDE_DOT_64("bf16");
+    else if constexpr (N == 8)
+        ZERO_WIDE_DOT_64("f16");
+    else if constexpr (zero_is_bf16<T>)
+        ZERO_WIDE_DOT_128("bf16");
     else
-        ZERO_WIDE_DOT("f16");
+        ZERO_WIDE_DOT_128("f16");
 #endif
 }
 
