@@ -250,7 +250,7 @@ $(BUILD)/%.$(1).o: %.c $(BUILD)/settings
 endef
 $(foreach isa,$(ISAS),$(eval $(call isa_rule,$(isa))))
 # Hopper's products of four warps (wgmma) are in no PTX: these files' machine code for it is of the kind that has them.
-$(BUILD)/kernels/model/cuda/attention/%_mma.cu.o: NVCC_FLAGS := $(subst arch=compute_90$(_comma)code=sm_90 ,arch=compute_90a$(_comma)code=sm_90a ,$(NVCC_FLAGS))
+$(BUILD)/kernels/model/cuda/attention/%_mma.cu.o $(BUILD)/kernels/model/cuda/attention/%_mma.racecheck.o: NVCC_FLAGS := $(subst arch=compute_90$(_comma)code=sm_90 ,arch=compute_90a$(_comma)code=sm_90a ,$(NVCC_FLAGS))
 $(BUILD)/%.cu.o: %.cu $(BUILD)/settings
 	@mkdir -p $(@D)
 	$(call say,NVCC,$<) $(NVCC) $(NVCC_FLAGS) $(ALL_CPPFLAGS) -MMD -MP -c -o $@ $<
@@ -273,7 +273,8 @@ $(BUILD)/tests/%: $(BUILD)/tests/%.o $(TEST_COMMON) $(TRAIN_LIB_OBJ) $(MODEL_OBJ
 
 # Tests and benchmarks for GPUs. They run on a machine that has little more than the driver.
 GPU_TESTS := $(if $(NVCC),$(patsubst tests/gpu/programs/%.c,$(BUILD)/tests/gpu/programs/%,$(filter-out %/kernel_times.c,\
-               $(wildcard tests/gpu/programs/*.c))) $(if $(call finds,cupti.h),$(BUILD)/tests/gpu/programs/kernel_times.so))
+               $(wildcard tests/gpu/programs/*.c))) $(if $(call finds,cupti.h),$(BUILD)/tests/gpu/programs/kernel_times.so) \
+               $(BUILD)/tests/gpu/programs/racecheck_attention)
 gpu-tests: $(GPU_TESTS)
 $(BUILD)/tests/gpu/programs/%_model_cuda: $(BUILD)/tests/gpu/programs/%_model_cuda.o $(MODEL_OBJ) $(BUILD)/libzero.a
 	@mkdir -p $(@D)
@@ -284,6 +285,14 @@ $(BUILD)/tests/gpu/programs/%_collectives: $(BUILD)/tests/gpu/programs/%_collect
 $(BUILD)/tests/gpu/programs/%_own_optimizer: $(BUILD)/tests/gpu/programs/%_own_optimizer.o $(BUILD)/tests/gpu/programs/own_optimizer.cu.o $(BUILD)/libzero.a
 	@mkdir -p $(@D)
 	$(call say,LINK,$@) $(CC) $(PIE) -o $@ $^ $(ALL_LDFLAGS) -Wl,--as-needed $(LIB_LIBS)
+# test_model_cuda for racecheck of compute-sanitizer: in some kernels every lane arrives (kernels/model/cuda/attention/causal.cuh).
+ELECTING := $(filter %/forward_causal_mma.cu.o %/backward_causal_64_mma.cu.o %/backward_causal_128_mma.cu.o,$(MODEL_OBJ))
+$(BUILD)/%.racecheck.o: %.cu $(BUILD)/settings
+	@mkdir -p $(@D)
+	$(call say,NVCC,'$< (racecheck)') $(NVCC) $(NVCC_FLAGS) -DZERO_EVERY_LANE_ARRIVES $(ALL_CPPFLAGS) -MMD -MP -c -o $@ $<
+$(BUILD)/tests/gpu/programs/racecheck_attention: $(BUILD)/tests/gpu/programs/test_model_cuda.o $(filter-out $(ELECTING),$(MODEL_OBJ)) $(ELECTING:.cu.o=.racecheck.o) $(BUILD)/libzero.a
+	@mkdir -p $(@D)
+	$(call say,LINK,$@) $(CC) $(PIE) -o $@ $^ $(ALL_LDFLAGS) -Wl,--as-needed $(TRAIN_LIBS)
 # zerotrain with its CUDA calls wrapped by count_calls.c.
 $(BUILD)/tests/gpu/programs/count_calls: $(BUILD)/tests/gpu/programs/count_calls.o $(TRAIN_OBJ) $(MODEL_OBJ) $(BUILD)/libzero.a
 	@mkdir -p $(@D)

@@ -1155,8 +1155,8 @@ static void test_masks(void)
 
 /* In 16 bits cuDNN computes heads of a multiple of 8, sequences of other lengths than multiples of 128 with padding;
  * our own kernels compute the rest, and heads of 64 and 128 on Hopper. For those: a first tile of queries that is not
- * full, a last block with one tile, one step, steps that some queries do not see, more blocks than a GPU runs at a time,
- * and more than a section of heads. */
+ * full, a last block with one tile, one step, steps that some queries do not see, more blocks than a GPU runs at a
+ * time, and more than a section of heads. */
 static void test_attention(void)
 {
     static const attention_shape_t shapes[] = {

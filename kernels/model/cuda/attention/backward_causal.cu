@@ -17,7 +17,7 @@
 #define NUMBERS_THREADS 256
 template <int DIM> static constexpr int ROW_LANES = DIM / 8; /* lanes to a row, 8 elements each */
 
-/* Computes a tile's numbers and resets its count. Rows beyond the sequence get -infinity, so that their probabilities
+/* Computes a tile's numbers and resets the counts. Rows beyond the sequence get -infinity, so that their probabilities
  * are 0. A block's head is in x, its tile in y, its sequence in z. */
 template <typename T, int DIM>
 static __global__ void __launch_bounds__(NUMBERS_THREADS)
@@ -42,6 +42,8 @@ static __global__ void __launch_bounds__(NUMBERS_THREADS)
     }
     if (threadIdx.x == 0)
         c.counts[tile] = 0;
+    if (threadIdx.x == 0 && tile == 0)
+        *c.n_started = 0;
 }
 
 /* ---- Launching ---- */
@@ -49,7 +51,7 @@ static __global__ void __launch_bounds__(NUMBERS_THREADS)
 extern "C" size_t zero_attention_causal_backward_bytes(size_t n_batch, size_t seq_len, size_t n_heads, size_t head_dim)
 {
     const size_t n_tiles = n_batch * n_heads * zero_divide_up(seq_len, QUERIES);
-    return n_tiles * (QUERIES * head_dim + 2 * QUERIES) * sizeof(float) + n_tiles * sizeof(int);
+    return n_tiles * (QUERIES * head_dim + 2 * QUERIES) * sizeof(float) + (n_tiles + 1) * sizeof(int);
 }
 
 static cudaError_t launch_numbers(cudaStream_t stream, zero_dtype_t dtype, const causal_t *c, const void *dout,
@@ -79,6 +81,7 @@ extern "C" cudaError_t zero_launch_attention_causal_backward(cudaStream_t stream
     c.dq = (float *)workspace;
     c.numbers = c.dq + all_tiles * QUERIES * head_dim;
     c.counts = (int *)(c.numbers + all_tiles * 2 * QUERIES);
+    c.n_started = c.counts + all_tiles;
     c.s = sizes_of(n_batch, seq_len, n_heads, n_kv_heads, head_dim);
     c.n_tiles = (int)n_tiles;
     c.n_blocks = (int)zero_divide_up(seq_len, KEYS);

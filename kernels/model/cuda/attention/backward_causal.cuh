@@ -13,7 +13,7 @@
  * count; the next block waits for that. The first block stores, so nothing has to be zeroed. The last writes the
  * rounded sum to dqkv.
  *
- * The order is that of the blocks' numbers, in which GPUs start them. So a block waits only for blocks that have
+ * The order is that of the blocks' numbers, which they take when they start. So a block waits only for blocks that have
  * started. Chunks of neighbouring blocks come in the order of their keys, since the first keys take longest; within a
  * chunk the last block comes first. Each block begins with the tiles of its own keys. If a chunk's blocks start
  * together, each reaches a tile just after the block before it has finished there. A chunk's blocks read the same
@@ -43,6 +43,7 @@ typedef struct causal {
     float *numbers; /* [n_batch, n_heads, n_tiles, 2, QUERIES]: minus logsumexp times log2 e, minus delta */
     float *dq;      /* [n_batch, n_heads, n_tiles, QUERIES * DIM], in the order of the threads that add */
     int *counts;    /* [n_batch, n_heads, n_tiles]: blocks that have added to a tile of dq */
+    int *n_started; /* blocks */
     sizes_t s;
     int n_tiles, n_blocks, chunk;
     float scale;
@@ -67,7 +68,8 @@ template <int DIM> static constexpr int NUMBERS_AT = DSCORES_AT<DIM> + DSCORES *
 template <int DIM> static constexpr int TURNS_AT = NUMBERS_AT<DIM> + STAGES<DIM> *NUMBER_BYTES;
 template <int DIM> static constexpr int BARRIERS_AT = TURNS_AT<DIM> + TURNS *(int)sizeof(turn_t);
 template <int DIM>
-static constexpr int SHARED_BYTES = BARRIERS_AT<DIM> + 8 * (1 + 2 * STAGES<DIM> + 2 * DSCORES + 3 * TURNS);
+static constexpr int NUMBER_AT = BARRIERS_AT<DIM> + 8 * (1 + 2 * STAGES<DIM> + 2 * DSCORES + 3 * TURNS);
+template <int DIM> static constexpr int SHARED_BYTES = NUMBER_AT<DIM> + (int)sizeof(int);
 
 /* ---- Launching ---- */
 
@@ -86,10 +88,13 @@ typedef struct place {
     int batch, kv_head, n_members, block, first_tile, tiles, chunk_begin, chunk_end;
 } place_t;
 
-static __device__ __forceinline__ place_t place_of(const causal_t &c)
+/* The block's number is read anew with each call, so that it occupies no register in between. */
+template <int DIM> static __device__ __forceinline__ place_t place_of(const causal_t &c, const unsigned char *memory)
 {
+    /* By the shuffle the compiler knows that it is the same in a warp. */
+    const int number = __shfl_sync(ZERO_FULL_WARP, *(const volatile int *)(memory + NUMBER_AT<DIM>), 0);
     const int n_heads = c.s.n_batch * c.s.n_kv_heads, per_chunk = n_heads * c.chunk;
-    const int n = blockIdx.x / per_chunk, rest = blockIdx.x % per_chunk;
+    const int n = number / per_chunk, rest = number % per_chunk;
     place_t p;
     p.chunk_begin = n * c.chunk;
     p.chunk_end = min(p.chunk_begin + c.chunk, c.n_blocks);
@@ -155,18 +160,19 @@ template <int DIM> static __device__ __forceinline__ barriers_t barriers_at(uint
 /* By a thread, before the block begins. dq_warps: those that compute dQ. */
 template <int DIM> static __device__ __forceinline__ void init_barriers(const barriers_t &b, int dq_warps)
 {
+    constexpr int key_warps = 8;
     zero_barrier_init(b.keys, 1);
     for (int i = 0; i < STAGES<DIM>; ++i) {
         zero_barrier_init(b.full + 8 * i, 1);
-        zero_barrier_init(b.empty + 8 * i, 8); /* warps of keys */
+        zero_barrier_init(b.empty + 8 * i, key_warps * WARP_ARRIVALS);
     }
     for (int i = 0; i < DSCORES; ++i) {
-        zero_barrier_init(b.dscores_full + 8 * i, 8);
-        zero_barrier_init(b.dscores_empty + 8 * i, dq_warps);
+        zero_barrier_init(b.dscores_full + 8 * i, key_warps * WARP_ARRIVALS);
+        zero_barrier_init(b.dscores_empty + 8 * i, dq_warps * WARP_ARRIVALS);
     }
     for (int i = 0; i < TURNS; ++i) {
         zero_barrier_init(b.go + 8 * i, 1);
-        zero_barrier_init(b.added + 8 * i, dq_warps);
+        zero_barrier_init(b.added + 8 * i, dq_warps * WARP_ARRIVALS);
         zero_barrier_init(b.released + 8 * i, 1);
     }
     zero_barrier_show();
@@ -388,8 +394,8 @@ static __device__ __forceinline__ uint32_t dscore_row(uint32_t shared, int step,
 
 /* ---- A block ---- */
 
-/* WORK: what differs between the kernels. It has DIM; THREADS; DQ_WARPS, those that compute dQ; a constructor that
- * takes c; and run, what the warpgroup `role` of a block does. */
+/* WORK: what differs between the kernels. It has DIM; THREADS; DQ_WARPS, those that compute dQ; and run, what the
+ * warpgroup `role` of a block does. */
 template <typename WORK>
 static __global__ void __launch_bounds__(WORK::THREADS, 1)
     attention_backward_causal(const __grid_constant__ CUtensorMap qkv, const __grid_constant__ CUtensorMap dout,
@@ -399,12 +405,13 @@ static __global__ void __launch_bounds__(WORK::THREADS, 1)
     extern __shared__ __align__(1024) unsigned char memory[];
     const uint32_t shared = zero_shared_address(memory);
     const barriers_t b = barriers_at<WORK::DIM>(shared);
-    const WORK work(c);
     const int role = __shfl_sync(ZERO_FULL_WARP, threadIdx.x / 128, 0); /* known to be the same in a warp */
-    if (threadIdx.x == 0)
+    if (threadIdx.x == 0) {
         init_barriers<WORK::DIM>(b, WORK::DQ_WARPS);
+        *(int *)(memory + NUMBER_AT<WORK::DIM>) = atomicAdd(c.n_started, 1);
+    }
     __syncthreads();
-    work.run(&qkv, &dout, c, shared, memory, b, role);
+    WORK::run(&qkv, &dout, c, shared, memory, b, role);
 #else
     __trap();
 #endif

@@ -133,8 +133,7 @@ static __device__ __forceinline__ void compute_keys(const causal_t &c, const pla
         }
         zero_wide_show_stores();
         __syncwarp();
-        if (lane == 0)
-            arrive_at<DSCORES>(b.dscores_full, step);
+        warp_arrive_at<DSCORES>(b.dscores_full, step, lane);
         begin_sums<T>(dv, scores, 0, queries_at<DIM>(shared, step) + QUERY_BYTES<DIM>);
         begin_sums<T>(dk, scores, 1, queries_at<DIM>(shared, step));
         index = index + 1 == p.tiles ? 0 : index + 1;
@@ -143,8 +142,7 @@ static __device__ __forceinline__ void compute_keys(const causal_t &c, const pla
     auto end_dkv = [&](int step, auto n_others) {
         zero_wide_wait<decltype(n_others)::value>(dk);
         zero_wide_hold(dv);
-        if (lane == 0)
-            arrive_at<STAGES<DIM>>(b.empty, step);
+        warp_arrive_at<STAGES<DIM>>(b.empty, step, lane);
     };
     auto begin_own_dq = [&](int step) {
         wait_for_full<DSCORES>(b.dscores_full, step);
@@ -152,13 +150,11 @@ static __device__ __forceinline__ void compute_keys(const causal_t &c, const pla
     };
     auto end_own_dq = [&](int step) {
         zero_wide_wait<0>(dq);
-        if (lane == 0)
-            arrive_at<DSCORES>(b.dscores_empty, step);
+        warp_arrive_at<DSCORES>(b.dscores_empty, step, lane);
         wait_for_full<TURNS>(b.go, step);
         add_dq<T, DIM>(c, *turn_at<DIM>(memory, step), dq, part * 64, warp, lane);
         __syncwarp();
-        if (lane == 0)
-            arrive_at<TURNS>(b.added, step);
+        warp_arrive_at<TURNS>(b.added, step, lane);
     };
 
     zero_barrier_wait(b.keys, 0);
@@ -187,7 +183,7 @@ static __device__ __forceinline__ void compute_keys(const causal_t &c, const pla
     zero_wide_hold(dv);
     begin_own_dq(step - 1);
     end_own_dq(step - 1);
-    write_dkv<T, DIM>(c, p, part, dk, dv, warp, lane);
+    write_dkv<T, DIM>(c, place_of<DIM>(c, memory), part, dk, dv, warp, lane);
 }
 
 #endif
@@ -197,22 +193,19 @@ static __device__ __forceinline__ void compute_keys(const causal_t &c, const pla
 template <typename T> struct work_128 {
     static constexpr int DIM = ::DIM, THREADS = 384, DQ_WARPS = 8;
 #if ZERO_HAS_WGMMA
-    /* Each warpgroup finds the block's place by itself: found here, it would have to fit the loader's registers. */
-    __device__ __forceinline__ work_128(const causal_t &)
-    {
-    }
-    __device__ __forceinline__ void run(const CUtensorMap *qkv, const CUtensorMap *dout, const causal_t &c,
-                                        uint32_t shared, unsigned char *memory, const barriers_t &b, int role) const
+    /* Each warpgroup finds the block's place by itself: found once, it would have to fit the loader's registers. */
+    static __device__ __forceinline__ void run(const CUtensorMap *qkv, const CUtensorMap *dout, const causal_t &c,
+                                               uint32_t shared, unsigned char *memory, const barriers_t &b, int role)
     {
         if (role == 1) {
             zero_take_registers<KEY_REGISTERS>();
-            compute_keys<T, 0>(c, place_of(c), shared, memory, b);
+            compute_keys<T, 0>(c, place_of<DIM>(c, memory), shared, memory, b);
         } else if (role == 2) {
             zero_take_registers<KEY_REGISTERS>();
-            compute_keys<T, 1>(c, place_of(c), shared, memory, b);
+            compute_keys<T, 1>(c, place_of<DIM>(c, memory), shared, memory, b);
         } else {
             zero_give_registers<LOADER_REGISTERS>();
-            load_and_keep_order<DIM, true>(qkv, dout, c, place_of(c), shared, memory, b, threadIdx.x);
+            load_and_keep_order<DIM, true>(qkv, dout, c, place_of<DIM>(c, memory), shared, memory, b, threadIdx.x);
         }
     }
 #endif

@@ -26,6 +26,7 @@ static constexpr int DIM = 64;
 template <typename T>
 static __device__ __forceinline__ void begin_dq(float (&sums)[8][4], uint32_t dscores, uint32_t keys, bool all_keys)
 {
+    zero_wide_hold(sums);
     zero_wide_begin();
 #pragma unroll
     for (int k = 0; k < 4; ++k)
@@ -53,13 +54,11 @@ static __device__ __forceinline__ void compute_dq(const causal_t &c, const place
             /* The second half of the keys is later than the first tile of queries. */
             begin_dq<T>(sums, dscores_at<DIM>(shared, step), shared + K_AT, tile > p.first_tile);
             zero_wide_wait<0>(sums);
-            if (lane == 0)
-                arrive_at<DSCORES>(b.dscores_empty, step);
+            warp_arrive_at<DSCORES>(b.dscores_empty, step, lane);
             wait_for_full<TURNS>(b.go, step);
             add_dq<T, DIM>(c, turn_of<DIM>(c, p, member, tile), sums, 0, warp, lane);
             __syncwarp();
-            if (lane == 0)
-                arrive_at<TURNS>(b.added, step);
+            warp_arrive_at<TURNS>(b.added, step, lane);
         }
 }
 
@@ -92,11 +91,9 @@ static __device__ __forceinline__ void compute_dkv(const causal_t &c, const plac
         while (part > index && step < n_steps) {
             wait_for_full<STAGES<DIM>>(b.full, step);
             wait_for_room<DSCORES>(b.dscores_empty, step);
-            if (lane == 0) {
-                arrive_at<STAGES<DIM>>(b.empty, step);
-                arrive_at<DSCORES>(b.dscores_full, step);
-            }
             __syncwarp();
+            warp_arrive_at<STAGES<DIM>>(b.empty, step, lane);
+            warp_arrive_at<DSCORES>(b.dscores_full, step, lane);
             next_step();
         }
     };
@@ -123,8 +120,8 @@ static __device__ __forceinline__ void compute_dkv(const causal_t &c, const plac
             zero_wide_wait<2>(dprobs);
             zero_wide_wait<0>(dk);
             zero_wide_wait<0>(dv);
-            if (unreleased_step >= 0 && lane == 0)
-                arrive_at<STAGES<DIM>>(b.empty, unreleased_step);
+            if (unreleased_step >= 0)
+                warp_arrive_at<STAGES<DIM>>(b.empty, unreleased_step, lane);
 #pragma unroll
             for (int k = 0; k < QUERIES / 16; ++k)
                 round_16<T>(probs16[k], dscores16[k], scores, dprobs, numbers + QUERIES / 2, k);
@@ -134,8 +131,7 @@ static __device__ __forceinline__ void compute_dkv(const causal_t &c, const plac
                 zero_store_matrices(dscore_row<DIM>(shared, step, part, warp, lane) ^ (k << 5), dscores16[k]);
             zero_wide_show_stores();
             __syncwarp();
-            if (lane == 0)
-                arrive_at<DSCORES>(b.dscores_full, step);
+            warp_arrive_at<DSCORES>(b.dscores_full, step, lane);
             unreleased_step = step;
             next_step();
             skip_hidden();
@@ -164,13 +160,10 @@ static __device__ __forceinline__ void compute_dkv(const causal_t &c, const plac
 template <typename T> struct work_64 {
     static constexpr int DIM = ::DIM, THREADS = 512, DQ_WARPS = 4;
 #if ZERO_HAS_WGMMA
-    const place_t p;
-    __device__ __forceinline__ work_64(const causal_t &c) : p(place_of(c))
+    static __device__ __forceinline__ void run(const CUtensorMap *qkv, const CUtensorMap *dout, const causal_t &c,
+                                               uint32_t shared, unsigned char *memory, const barriers_t &b, int role)
     {
-    }
-    __device__ __forceinline__ void run(const CUtensorMap *qkv, const CUtensorMap *dout, const causal_t &c,
-                                        uint32_t shared, unsigned char *memory, const barriers_t &b, int role) const
-    {
+        const place_t p = place_of<DIM>(c, memory);
         if (role == 1) {
             zero_give_registers<DQ_REGISTERS>();
             compute_dq<T>(c, p, shared, b);

@@ -97,16 +97,16 @@ template <int DIM> static __device__ __forceinline__ barriers_t barriers_at(uint
 /* By a thread, before the block begins. */
 template <int DIM> static __device__ __forceinline__ void init_barriers(const barriers_t &b)
 {
-    constexpr int warps = 4 * PARTS<DIM>;
+    constexpr int arrivals = 4 * PARTS<DIM> * WARP_ARRIVALS;
     for (int i = 0; i < QUEUED; ++i) {
         zero_barrier_init(b.item_full + 8 * i, 1);
-        zero_barrier_init(b.item_empty + 8 * i, warps);
+        zero_barrier_init(b.item_empty + 8 * i, arrivals);
     }
     for (int i = 0; i < STAGES<DIM>; ++i) {
         zero_barrier_init(b.k_full + 8 * i, 1);
-        zero_barrier_init(b.k_empty + 8 * i, warps);
+        zero_barrier_init(b.k_empty + 8 * i, arrivals);
         zero_barrier_init(b.v_full + 8 * i, 1);
-        zero_barrier_init(b.v_empty + 8 * i, warps);
+        zero_barrier_init(b.v_empty + 8 * i, arrivals);
     }
     zero_barrier_show();
 }
@@ -316,10 +316,7 @@ static __device__ __forceinline__ void compute_items(const forward_t &f, int par
 {
     constexpr int STAGES = ::STAGES<DIM>;
     const int lane = threadIdx.x % ZERO_WARP, warp = threadIdx.x / ZERO_WARP % 4;
-    auto release = [&](uint32_t empty, int step) {
-        if (lane == 0)
-            arrive_at<STAGES>(empty, step);
-    };
+    auto release = [&](uint32_t empty, int step) { warp_arrive_at<STAGES>(empty, step, lane); };
     int step = 0; /* tiles of keys so far */
     if (part == PARTS<DIM> - 1)
         pass_turn<DIM>(part); /* the first part begins */
@@ -381,8 +378,7 @@ static __device__ __forceinline__ void compute_items(const forward_t &f, int par
             write_rows<T>(rows, (size_t)f.s.n_heads * DIM, warp_first, f.s.seq_len, sums, factors, lane);
         }
         __syncwarp();
-        if (lane == 0)
-            arrive_at<QUEUED>(b.item_empty, n);
+        warp_arrive_at<QUEUED>(b.item_empty, n, lane);
     }
 }
 
