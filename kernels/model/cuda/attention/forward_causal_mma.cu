@@ -3,32 +3,35 @@
  *
  * S = Q K^T;  P = e^(scale S - maximum);  out = P V / rowsum(P);  logsumexp = maximum + log rowsum(P)
  *
- * An item of work is a tile of a head's queries, 64 for each of a block's warpgroups. A block per SM takes items until
- * none is left. One thread of another warpgroup loads: the queries of the next item while this one is computed, and
- * tiles of KEYS keys and values, several steps ahead. The last keys come first, so that only the first tile that a
- * warpgroup computes has keys that are hidden from some of its queries.
+ * The blocks are persistent, one on each SM. A block takes one item after another: a tile of queries of one head. It
+ * has two or three consumer warpgroups, which compute 64 of the queries each, and a loader warpgroup. One thread of the
+ * loader copies tiles of keys and values to shared memory several steps ahead, and the queries of the next item.
  *
- * A warpgroup multiplies P of one tile with V, and Q with K of the next, while it computes exponentials. Warpgroups
- * take turns in starting products, so that the exponentials of one run beside the products of another.
+ * Keys are walked over from the last to the first. So only a consumer's first tile has keys that come after some of its
+ * queries and must be hidden.
  *
- * The maximum is a row's first one until a score exceeds it by LATE_GROWTH: a smaller excess needs no rescaling.
+ * The tensor cores never wait for exponentials. While a consumer computes those of one tile, its product of P and V of
+ * the tile before is under way. And consumers take turns in starting products, so that one computes exponentials
+ * beside the products of another.
+ *
+ * A row's maximum is raised only when a score exceeds it by more than SLACK. So sums seldom have to be rescaled.
  */
 #include "kernels/model/cuda/attention/causal.cuh"
 
 #define KEYS 128           /* of a tile */
 #define QUEUED 2           /* items in shared memory: being computed, and next */
-#define LATE_GROWTH 8.0f   /* in units of log 2: P is at most 256 */
+#define SLACK 8.0f         /* in units of log 2: P is at most 256 */
 #define TURN_THREADS "256" /* of a named barrier: two warpgroups */
 
-/* Warpgroups that compute, with 64 queries each. */
-template <int DIM> static constexpr int PARTS = DIM == 64 ? 3 : 2;
-template <int DIM> static constexpr int QUERIES = PARTS<DIM> * 64;
-template <int DIM> static constexpr int THREADS = (PARTS<DIM> + 1) * 128;
+/* Consumer warpgroups. */
+template <int DIM> static constexpr int CONSUMERS = DIM == 64 ? 3 : 2;
+template <int DIM> static constexpr int QUERIES = CONSUMERS<DIM> * 64;
+template <int DIM> static constexpr int THREADS = (CONSUMERS<DIM> + 1) * 128;
 template <int DIM> static constexpr int STAGES = DIM == 64 ? 4 : 2; /* tiles of keys, and of values */
 
 /* Registers of a thread; at most 512 for one thread of each of four warpgroups, 504 of three. */
 template <int DIM> static constexpr int LOADER_REGISTERS = DIM == 64 ? 32 : 24;
-template <int DIM> static constexpr int PART_REGISTERS = DIM == 64 ? 160 : 240;
+template <int DIM> static constexpr int CONSUMER_REGISTERS = DIM == 64 ? 160 : 240;
 
 /* Key/value heads whose items are taken one after another: as many as leave room for others in the L2 cache. */
 #define SECTION_BYTES ((size_t)16 << 20)
@@ -38,8 +41,8 @@ typedef struct forward {
     float *logsumexp;
     int *next_item;
     sizes_t s;
-    int n_tiles; /* of queries, in a head */
-    int missing; /* queries of the first tile, a multiple of 64 */
+    int n_tiles;   /* of queries, in a head */
+    int n_missing; /* queries that the first tile lacks, a multiple of 64 */
     int n_items;
     int section; /* key/value heads, of all sequences */
     float scale; /* times log2 e */
@@ -73,7 +76,7 @@ template <int DIM> static __device__ __forceinline__ place_t place_of(const forw
     const int n_heads = min(f.section, f.s.n_batch * f.s.n_kv_heads - first) * members;
     const int head = first * members + rest % n_heads; /* of all sequences */
     place_t p;
-    p.first = (f.n_tiles - 1 - rest / n_heads) * QUERIES<DIM> - f.missing;
+    p.first = (f.n_tiles - 1 - rest / n_heads) * QUERIES<DIM> - f.n_missing;
     p.batch = head / f.s.n_heads;
     p.head = head % f.s.n_heads;
     p.kv_head = p.head / members;
@@ -97,7 +100,7 @@ template <int DIM> static __device__ __forceinline__ barriers_t barriers_at(uint
 /* By a thread, before the block begins. */
 template <int DIM> static __device__ __forceinline__ void init_barriers(const barriers_t &b)
 {
-    constexpr int arrivals = 4 * PARTS<DIM> * WARP_ARRIVALS;
+    constexpr int arrivals = 4 * CONSUMERS<DIM> * WARP_ARRIVALS;
     for (int i = 0; i < QUEUED; ++i) {
         zero_barrier_init(b.item_full + 8 * i, 1);
         zero_barrier_init(b.item_empty + 8 * i, arrivals);
@@ -175,14 +178,14 @@ static __device__ __forceinline__ void load_items(const CUtensorMap *qkv, const 
 
 /* ---- Turns: a warpgroup ---- */
 
-/* Waits for this part's turn to start products, and gives the next part the turn. */
-static __device__ __forceinline__ void wait_for_turn(int part)
+/* Wait for this consumer's turn to start products; give the turn to the next consumer. */
+static __device__ __forceinline__ void wait_for_turn(int consumer)
 {
-    asm volatile("bar.sync %0, " TURN_THREADS ";" ::"r"(part + 1) : "memory");
+    asm volatile("bar.sync %0, " TURN_THREADS ";" ::"r"(consumer + 1) : "memory");
 }
-template <int DIM> static __device__ __forceinline__ void pass_turn(int part)
+template <int DIM> static __device__ __forceinline__ void pass_turn(int consumer)
 {
-    const int next = part + 1 == PARTS<DIM> ? 0 : part + 1;
+    const int next = consumer + 1 == CONSUMERS<DIM> ? 0 : consumer + 1;
     asm volatile("bar.arrive %0, " TURN_THREADS ";" ::"r"(next + 1) : "memory");
 }
 
@@ -253,7 +256,7 @@ static __device__ __forceinline__ void soften(float (&scores)[KEYS / 8][4], runn
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
         const float before = r->max[half], now = row_max(scores, half) * scale;
-        const float max = now > before + LATE_GROWTH ? now : before;
+        const float max = now > before + SLACK ? now : before;
         float sum[2] = {0.0f, 0.0f};
 #pragma unroll
         for (int n = 0; n < KEYS / 8; ++n)
@@ -263,7 +266,7 @@ static __device__ __forceinline__ void soften(float (&scores)[KEYS / 8][4], runn
                 *score = zero_fast_exp2(fmaf(*score, scale, -max));
                 sum[e] += *score;
             }
-        rescale[half] = now > before + LATE_GROWTH ? zero_fast_exp2(before - max) : 1.0f;
+        rescale[half] = now > before + SLACK ? zero_fast_exp2(before - max) : 1.0f;
         r->max[half] = max;
         r->sum[half] = fmaf(r->sum[half], rescale[half], sum[0] + sum[1]);
     }
@@ -307,76 +310,93 @@ static __device__ __forceinline__ void finish_rows(const forward_t &f, const pla
     }
 }
 
-/* ---- Items: a warpgroup ---- */
+/* ---- Items: a consumer warpgroup ---- */
 
-/* Computes 64 queries of each item. */
+/* Passes over the tiles of keys, from step on, that come after all of the consumer's queries: all but the first n_keys.
+ * It takes its turns nevertheless: in an item every consumer has p.n_keys - 1 of them. */
+template <int DIM>
+static __device__ __forceinline__ void pass_hidden(const place_t &p, int n_keys, int consumer, int step, int lane,
+                                                   const barriers_t &b)
+{
+    for (int tile = p.n_keys - 1; tile >= n_keys; --tile, ++step) {
+        if (tile > 0) {
+            wait_for_turn(consumer);
+            pass_turn<DIM>(consumer);
+        }
+        wait_for_full<STAGES<DIM>>(b.k_full, step);
+        wait_for_full<STAGES<DIM>>(b.v_full, step);
+        __syncwarp();
+        warp_arrive_at<STAGES<DIM>>(b.k_empty, step, lane);
+        warp_arrive_at<STAGES<DIM>>(b.v_empty, step, lane);
+    }
+}
+
+/* Computes the consumer's queries, which are at `queries` and begin with the first-th of the sequence. They see n_keys
+ * tiles of keys, at least one: the last at step, the others after it. */
 template <typename T, int DIM>
-static __device__ __forceinline__ void compute_items(const forward_t &f, int part, uint32_t shared,
-                                                     unsigned char *memory, const barriers_t &b)
+static __device__ __forceinline__ void compute_queries(const forward_t &f, const place_t &p, int n_keys, int first,
+                                                       int consumer, uint32_t queries, uint32_t shared, int step,
+                                                       const barriers_t &b)
 {
     constexpr int STAGES = ::STAGES<DIM>;
-    const int lane = threadIdx.x % ZERO_WARP, warp = threadIdx.x / ZERO_WARP % 4;
-    auto release = [&](uint32_t empty, int step) { warp_arrive_at<STAGES>(empty, step, lane); };
-    int step = 0; /* tiles of keys so far */
-    if (part == PARTS<DIM> - 1)
-        pass_turn<DIM>(part); /* the first part begins */
+    const int lane = threadIdx.x % ZERO_WARP, warp_first = first + threadIdx.x / ZERO_WARP % 4 * 16;
+    float scores[KEYS / 8][4], sums[DIM / 8][4] = {}, factors[2];
+    uint32_t probs[KEYS / 16][4];
+    running_t r = {{-INFINITY, -INFINITY}, {0.0f, 0.0f}};
+    wait_for_full<STAGES>(b.k_full, step);
+    begin_scores<T, DIM>(scores, queries, keys_at<DIM>(shared, step));
+    zero_wide_wait<0>(scores);
+    warp_arrive_at<STAGES>(b.k_empty, step, lane);
+    hide_later(scores, (n_keys - 1) * KEYS - warp_first, lane);
+    soften(scores, &r, factors, f.scale);
+    round_probs<T>(probs, scores);
+    for (int tile = n_keys - 1; tile > 0; --tile, ++step) {
+        wait_for_full<STAGES>(b.k_full, step + 1);
+        wait_for_turn(consumer);
+        begin_scores<T, DIM>(scores, queries, keys_at<DIM>(shared, step + 1));
+        wait_for_full<STAGES>(b.v_full, step);
+        begin_sums<T, DIM>(sums, probs, values_at<DIM>(shared, step));
+        pass_turn<DIM>(consumer);
+        zero_wide_wait<1>(scores);
+        warp_arrive_at<STAGES>(b.k_empty, step + 1, lane);
+        soften(scores, &r, factors, f.scale);
+        zero_wide_wait<0>(sums);
+        zero_wide_hold(probs);
+        warp_arrive_at<STAGES>(b.v_empty, step, lane);
+        rescale_sums(sums, factors);
+        round_probs<T>(probs, scores);
+    }
+    wait_for_full<STAGES>(b.v_full, step);
+    begin_sums<T, DIM>(sums, probs, values_at<DIM>(shared, step));
+    finish_rows(f, p, r, warp_first, factors, lane);
+    zero_wide_wait<0>(sums);
+    warp_arrive_at<STAGES>(b.v_empty, step, lane);
+    T *rows = (T *)f.out + ((size_t)p.batch * f.s.seq_len * f.s.n_heads + p.head) * DIM;
+    write_rows<T>(rows, (size_t)f.s.n_heads * DIM, warp_first, f.s.seq_len, sums, factors, lane);
+}
+
+/* Computes the consumer's queries of each item. */
+template <typename T, int DIM>
+static __device__ __forceinline__ void compute_items(const forward_t &f, int consumer, uint32_t shared,
+                                                     unsigned char *memory, const barriers_t &b)
+{
+    const int lane = threadIdx.x % ZERO_WARP;
+    int step = 0; /* tiles of keys before this item */
+    if (consumer == CONSUMERS<DIM> - 1)
+        pass_turn<DIM>(consumer); /* to the first, which begins */
     for (int n = 0;; ++n) {
         wait_for_full<QUEUED>(b.item_full, n);
         const int item = *item_at<DIM>(memory, n);
         if (item < 0)
             return;
         const place_t p = place_of<DIM>(f, item);
-        const int first = p.first + part * 64, warp_first = first + warp * 16;
-        const int n_keys = first >= 0 ? first / KEYS + 1 : 0; /* tiles that this part sees */
-        /* All parts take as many turns: one less than tiles that the item sees. */
-        for (int tile = p.n_keys - 1; tile >= n_keys; --tile, ++step) {
-            if (tile > 0) {
-                wait_for_turn(part);
-                pass_turn<DIM>(part);
-            }
-            wait_for_full<STAGES>(b.k_full, step);
-            wait_for_full<STAGES>(b.v_full, step);
-            __syncwarp();
-            release(b.k_empty, step);
-            release(b.v_empty, step);
-        }
-        if (n_keys > 0) {
-            const uint32_t queries = queries_at<DIM>(shared, n) + part * 64 * ROW_BYTES;
-            float scores[KEYS / 8][4], sums[DIM / 8][4] = {}, factors[2];
-            uint32_t probs[KEYS / 16][4];
-            running_t r = {{-INFINITY, -INFINITY}, {0.0f, 0.0f}};
-            wait_for_full<STAGES>(b.k_full, step);
-            begin_scores<T, DIM>(scores, queries, keys_at<DIM>(shared, step));
-            zero_wide_wait<0>(scores);
-            release(b.k_empty, step);
-            hide_later(scores, (n_keys - 1) * KEYS - warp_first, lane);
-            soften(scores, &r, factors, f.scale);
-            round_probs<T>(probs, scores);
-            for (int tile = n_keys - 1; tile > 0; --tile, ++step) {
-                wait_for_full<STAGES>(b.k_full, step + 1);
-                wait_for_turn(part);
-                begin_scores<T, DIM>(scores, queries, keys_at<DIM>(shared, step + 1));
-                wait_for_full<STAGES>(b.v_full, step);
-                begin_sums<T, DIM>(sums, probs, values_at<DIM>(shared, step));
-                pass_turn<DIM>(part);
-                zero_wide_wait<1>(scores);
-                release(b.k_empty, step + 1);
-                soften(scores, &r, factors, f.scale);
-                zero_wide_wait<0>(sums);
-                zero_wide_hold(probs);
-                release(b.v_empty, step);
-                rescale_sums(sums, factors);
-                round_probs<T>(probs, scores);
-            }
-            wait_for_full<STAGES>(b.v_full, step);
-            begin_sums<T, DIM>(sums, probs, values_at<DIM>(shared, step));
-            finish_rows(f, p, r, warp_first, factors, lane);
-            zero_wide_wait<0>(sums);
-            release(b.v_empty, step);
-            ++step;
-            T *rows = (T *)f.out + ((size_t)p.batch * f.s.seq_len * f.s.n_heads + p.head) * DIM;
-            write_rows<T>(rows, (size_t)f.s.n_heads * DIM, warp_first, f.s.seq_len, sums, factors, lane);
-        }
+        const int first = p.first + consumer * 64, n_keys = first >= 0 ? first / KEYS + 1 : 0;
+        pass_hidden<DIM>(p, n_keys, consumer, step, lane, b);
+        if (n_keys > 0)
+            compute_queries<T, DIM>(f, p, n_keys, first, consumer,
+                                    queries_at<DIM>(shared, n) + consumer * 64 * ROW_BYTES, shared,
+                                    step + p.n_keys - n_keys, b);
+        step += p.n_keys;
         __syncwarp();
         warp_arrive_at<QUEUED>(b.item_empty, n, lane);
     }
@@ -403,7 +423,7 @@ static __global__ void __launch_bounds__(THREADS<DIM>, 1)
         if (threadIdx.x == 0)
             load_items<DIM>(&qkv, f, shared, memory, b);
     } else {
-        zero_take_registers<PART_REGISTERS<DIM>>();
+        zero_take_registers<CONSUMER_REGISTERS<DIM>>();
         compute_items<T, DIM>(f, role - 1, shared, memory, b);
     }
 #else
@@ -428,7 +448,7 @@ template <typename T, int DIM> static cudaError_t launch(cudaStream_t stream, co
     if (error != cudaSuccess)
         return error;
     f.n_tiles = (int)zero_divide_up(f.s.seq_len, QUERIES<DIM>);
-    f.missing = f.n_tiles * QUERIES<DIM> - (int)zero_divide_up(f.s.seq_len, 64) * 64;
+    f.n_missing = f.n_tiles * QUERIES<DIM> - (int)zero_divide_up(f.s.seq_len, 64) * 64;
     f.n_items = f.n_tiles * f.s.n_heads * f.s.n_batch;
     f.section = most < 1 ? 1 : most < n_kv_heads ? most : n_kv_heads;
     const int n_blocks = n_sms < f.n_items ? n_sms : f.n_items;
