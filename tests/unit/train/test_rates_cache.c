@@ -14,7 +14,7 @@
 #include "tests/support/stderr_capture.h"
 #include "tests/support/support.h"
 
-#define RUN_LIMIT_S 120.0
+#define RUN_LIMIT_S 240.0
 
 static char scratch[400], cache[512];
 
