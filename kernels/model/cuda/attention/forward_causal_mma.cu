@@ -196,26 +196,7 @@ template <typename T, int DIM>
 static __device__ __forceinline__ void begin_scores(float (&scores)[KEYS / 8][4], uint32_t queries, uint32_t keys)
 {
     zero_wide_hold(scores);
-    zero_wide_begin();
-#pragma unroll
-    for (int k = 0; k < DIM / 16; ++k)
-        zero_wide_dot<T>(scores, zero_wide_tile(queries + k / 4 * QUERIES<DIM> * ROW_BYTES + k % 4 * 32, 0),
-                         zero_wide_tile(keys + k / 4 * KEYS * ROW_BYTES + k % 4 * 32, 0), k > 0);
-    zero_wide_commit();
-}
-
-/* Starts sums += P V. */
-template <typename T, int DIM>
-static __device__ __forceinline__ void begin_sums(float (&sums)[DIM / 8][4], uint32_t (&probs)[KEYS / 16][4],
-                                                  uint32_t values)
-{
-    zero_wide_hold(sums);
-    zero_wide_hold(probs);
-    zero_wide_begin();
-#pragma unroll
-    for (int k = 0; k < KEYS / 16; ++k)
-        zero_wide_add<T>(sums, probs[k], zero_wide_tile(values + k * 16 * ROW_BYTES, KEYS * ROW_BYTES));
-    zero_wide_commit();
+    wide_dots<T, DIM, QUERIES<DIM>>(scores, queries, keys);
 }
 
 /* ---- Softmax: a thread has parts of two rows, one among the first eight of the warp's and one among the others ----
@@ -355,7 +336,7 @@ static __device__ __forceinline__ void compute_queries(const forward_t &f, const
         wait_for_turn(consumer);
         begin_scores<T, DIM>(scores, queries, keys_at<DIM>(shared, step + 1));
         wait_for_full<STAGES>(b.v_full, step);
-        begin_sums<T, DIM>(sums, probs, values_at<DIM>(shared, step));
+        wide_accumulate<T, DIM>(sums, probs, values_at<DIM>(shared, step));
         pass_turn<DIM>(consumer);
         zero_wide_wait<1>(scores);
         warp_arrive_at<STAGES>(b.k_empty, step + 1, lane);
@@ -367,7 +348,7 @@ static __device__ __forceinline__ void compute_queries(const forward_t &f, const
         round_probs<T>(probs, scores);
     }
     wait_for_full<STAGES>(b.v_full, step);
-    begin_sums<T, DIM>(sums, probs, values_at<DIM>(shared, step));
+    wide_accumulate<T, DIM>(sums, probs, values_at<DIM>(shared, step));
     finish_rows(f, p, r, warp_first, factors, lane);
     zero_wide_wait<0>(sums);
     warp_arrive_at<STAGES>(b.v_empty, step, lane);

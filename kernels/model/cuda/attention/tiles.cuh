@@ -120,27 +120,27 @@ tile_accumulate(float (&sums)[M][DIM / 8][4], const uint32_t (&weights)[M][OTHER
         }
 }
 
-/* Start the same products by four warps, whose 64 rows begin at a. The sums are there after zero_wide_wait. */
-template <typename T, int DIM, int OWN>
-static __device__ __forceinline__ void wide_dots(float (&dots)[OTHER / 8][4], uint32_t a, uint32_t b)
+/* Start the same products by four warps, whose 64 rows begin at a. The other tile has 8 N rows, or 16 K. The sums are
+ * there after zero_wide_wait. */
+template <typename T, int DIM, int OWN, int N>
+static __device__ __forceinline__ void wide_dots(float (&dots)[N][4], uint32_t a, uint32_t b)
 {
     zero_wide_begin();
 #pragma unroll
     for (int k = 0; k < DIM / 16; ++k)
         zero_wide_dot<T>(dots, zero_wide_tile(a + k / 4 * OWN * ROW_BYTES + k % 4 * 32, 0),
-                         zero_wide_tile(b + k / 4 * OTHER * ROW_BYTES + k % 4 * 32, 0), k > 0);
+                         zero_wide_tile(b + k / 4 * 8 * N * ROW_BYTES + k % 4 * 32, 0), k > 0);
     zero_wide_commit();
 }
-template <typename T, int DIM>
-static __device__ __forceinline__ void wide_accumulate(float (&sums)[DIM / 8][4], uint32_t (&weights)[OTHER / 16][4],
-                                                       uint32_t b)
+template <typename T, int DIM, int K>
+static __device__ __forceinline__ void wide_accumulate(float (&sums)[DIM / 8][4], uint32_t (&weights)[K][4], uint32_t b)
 {
     zero_wide_hold(sums);
     zero_wide_hold(weights);
     zero_wide_begin();
 #pragma unroll
-    for (int k = 0; k < OTHER / 16; ++k)
-        zero_wide_add<T>(sums, weights[k], zero_wide_tile(b + k * 16 * ROW_BYTES, OTHER * ROW_BYTES));
+    for (int k = 0; k < K; ++k)
+        zero_wide_add<T>(sums, weights[k], zero_wide_tile(b + k * 16 * ROW_BYTES, 16 * K * ROW_BYTES));
     zero_wide_commit();
 }
 
