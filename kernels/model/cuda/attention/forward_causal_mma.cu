@@ -253,18 +253,6 @@ static __device__ __forceinline__ void soften(float (&scores)[KEYS / 8][4], runn
     }
 }
 
-template <typename T>
-static __device__ __forceinline__ void round_probs(uint32_t (&probs)[KEYS / 16][4], const float (&scores)[KEYS / 8][4])
-{
-#pragma unroll
-    for (int k = 0; k < KEYS / 16; ++k)
-#pragma unroll
-        for (int i = 0; i < 4; ++i) {
-            const float(&pair)[4] = scores[2 * k + i / 2];
-            probs[k][i] = zero_pair<T>::of(pair[i % 2 * 2], pair[i % 2 * 2 + 1]);
-        }
-}
-
 /* Multiplies a warp's sums, if a factor is not 1. */
 template <int N> static __device__ __forceinline__ void rescale_sums(float (&sums)[N][4], const float (&factors)[2])
 {
@@ -330,7 +318,7 @@ static __device__ __forceinline__ void compute_queries(const forward_t &f, const
     warp_arrive_at<STAGES>(b.k_empty, step, lane);
     hide_later(scores, (n_keys - 1) * KEYS - warp_first, lane);
     soften(scores, &r, factors, f.scale);
-    round_probs<T>(probs, scores);
+    round_weights<T>(probs, scores);
     for (int tile = n_keys - 1; tile > 0; --tile, ++step) {
         wait_for_full<STAGES>(b.k_full, step + 1);
         wait_for_turn(consumer);
@@ -345,7 +333,7 @@ static __device__ __forceinline__ void compute_queries(const forward_t &f, const
         zero_wide_hold(probs);
         warp_arrive_at<STAGES>(b.v_empty, step, lane);
         rescale_sums(sums, factors);
-        round_probs<T>(probs, scores);
+        round_weights<T>(probs, scores);
     }
     wait_for_full<STAGES>(b.v_full, step);
     wide_accumulate<T, DIM>(sums, probs, values_at<DIM>(shared, step));

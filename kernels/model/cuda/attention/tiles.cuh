@@ -87,18 +87,24 @@ static __device__ __forceinline__ void tile_dots(float (&dots)[M][OTHER / 8][4],
 }
 
 /* Rounds weights, of the warp's rows and the other tile's, to the elements of a product's left side. */
+template <typename T, int K>
+static __device__ __forceinline__ void round_weights(uint32_t (&rounded)[K][4], const float (&weights)[2 * K][4])
+{
+#pragma unroll
+    for (int k = 0; k < K; ++k)
+#pragma unroll
+        for (int i = 0; i < 4; ++i) {
+            const float(&pair)[4] = weights[2 * k + i / 2];
+            rounded[k][i] = zero_pair<T>::of(pair[i % 2 * 2], pair[i % 2 * 2 + 1]);
+        }
+}
 template <typename T, int M>
 static __device__ __forceinline__ void round_weights(uint32_t (&rounded)[M][OTHER / 16][4],
                                                      const float (&weights)[M][OTHER / 8][4])
 {
 #pragma unroll
     for (int m = 0; m < M; ++m)
-#pragma unroll
-        for (int k = 0; k < OTHER / 16; ++k)
-#pragma unroll
-            for (int i = 0; i < 4; ++i)
-                rounded[m][k][i] =
-                    zero_pair<T>::of(weights[m][2 * k + i / 2][i % 2 * 2], weights[m][2 * k + i / 2][i % 2 * 2 + 1]);
+        round_weights<T>(rounded[m], weights[m]);
 }
 
 /* Adds weights times the other tile to the warp's rows of sums. */
