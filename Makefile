@@ -213,7 +213,7 @@ DOCS := $(addprefix $(BUILD)/docs/,zerotrain.1 libzero.3 zerotrain.bash)
 .DELETE_ON_ERROR:
 .SECONDARY:
 all: $(BUILD)/zerotrain $(BUILD)/libzero.a $(BUILD)/libzero.so $(BUILD)/zero.pc $(BUILD)/zero-config-version.cmake $(EXAMPLES) $(DOCS)
-objects: $(LIB_OBJ) $(MODEL_OBJ) $(TRAIN_OBJ)
+objects: $(filter-out %.cu.o,$(LIB_OBJ) $(MODEL_OBJ) $(TRAIN_OBJ))
 tests-objects: $(patsubst %.c,$(BUILD)/%.o,$(wildcard tests/support/*.c tests/support/*/*.c tests/unit/*/*.c tests/project/*.c tests/mpi/*.c tests/bench/*.c examples/*.c))
 cuda-objects: $(patsubst %,$(BUILD)/%.o,$(wildcard kernels/*/cuda/*.cu kernels/*/cuda/*/*.cu examples/*.cu))
 tests: all $(TESTS) $(MPI_TESTS)
