@@ -111,6 +111,11 @@ export ZERO_CHECK_LIMIT=0
 claim "without time, every part counts as failed" runs 1 "build 0 1 0, lint 0 1 0, tests 0 1 0, valgrind 0 1 0"
 unset ZERO_CHECK_LIMIT
 
+parts reference="[[ \${1:-} != install ]] || { touch $scratch/installing; exec $hang; }
+until [[ -e $scratch/installing ]]; do sleep 0.1; done; echo 'reference: 1 passed, 0 failed, 0 skipped'"
+claim "what reference needs is installed beside other parts" runs 0 "build 1 0 0, reference 1 0 0" reference
+claim "an installation that outlasts the parts is ended" is_gone "$hang"
+
 parts lint="setsid $hang & echo \$! >$scratch/pid"
 claim "a process that leaves the part's process group holds nothing up" takes 0 30 \
     runs 0 "build 1 0 0, lint 1 0 0, valgrind 1 0 0" lint valgrind
