@@ -113,7 +113,7 @@ unset ZERO_CHECK_LIMIT
 
 parts reference="[[ \${1:-} != install ]] || { touch $scratch/installing; exec $hang; }
 until [[ -e $scratch/installing ]]; do sleep 0.1; done; echo 'reference: 1 passed, 0 failed, 0 skipped'"
-claim "what reference needs is installed beside other parts" runs 0 "build 1 0 0, reference 1 0 0" reference
+claim "what reference needs is installed beside hosts" runs 0 "build 1 0 0, hosts 1 0 0, reference 1 0 0" hosts reference
 claim "an installation that outlasts the parts is ended" is_gone "$hang"
 
 parts lint="setsid $hang & echo \$! >$scratch/pid"
