@@ -172,11 +172,23 @@ core_count()
     echo $((cores > 0 ? cores : 1))
 }
 
-# Prints how many GPUs this build can use: none if it was built without CUDA, whose functions it would name.
+# Succeeds if this machine has a GPU of NVIDIA's.
+has_gpu()
+{
+    compgen -G '/dev/nvidia[0-9]*' >/dev/null || [[ $(nvidia-smi -L 2>/dev/null) == *'GPU '* ]]
+}
+
+# Succeeds if what was built last has CUDA, whose functions it then names.
+built_with_cuda()
+{
+    grep -q cudaMalloc "$repo/build/zerotrain" 2>/dev/null
+}
+
+# Prints how many GPUs this build can use.
 gpu_count()
 {
     local count=0
-    if command -v nvidia-smi >/dev/null && grep -q cudaMalloc "$repo/build/zerotrain" 2>/dev/null; then
+    if built_with_cuda; then
         count=$(nvidia-smi -L 2>/dev/null | grep -c '^GPU ') || true
     fi
     echo "$count"
