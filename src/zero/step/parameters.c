@@ -9,8 +9,11 @@
  * update, while the next forward pass is already under way; offloaded units, which are updated later, some way ahead of
  * their use.
  *
- * The units that the next pass begins with are updated first and published by a fence of their own, so that they are
- * gathered while the rest is updated.
+ * The units that the next pass begins with are updated first. Each is published by a fence of its own and gathered
+ * while the others are updated:
+ *
+ *     caller's stream    update 0 | update 1 | update the rest ................. | fence | forward 0 ...
+ *     gather stream               | fence, gather 0 ... | fence, gather 1 ... |         | gather 2 ...
  */
 #include "zero/step/parameters.h"
 
@@ -41,7 +44,7 @@ struct zero_parameters {
     bool *frozen_is_old;              /* the same: they have set its frozen tensors */
     zero_unit_t n_gathered;           /* stages 1-2: units whose gathers have been queued since weights changed */
     zero_unit_t n_early_units;
-    zero_event_t early_updated; /* in the caller's stream: the early units are */
+    zero_event_t early_updated; /* in the caller's stream: the early units that are published next are */
     zero_event_t published;     /* in the caller's stream: every rank's window has the new weights */
     bool published_is_pending;  /* the gather stream has yet to wait for it */
 };
@@ -304,15 +307,37 @@ zero_unit_t zero_parameters_n_early_units(const zero_parameters_t *parameters)
     return parameters->n_early_units;
 }
 
-/* Exchange and fence are in the gather stream, which has nothing else to do: compute goes on with the update. */
-zero_status_t zero_parameters_publish_early(zero_parameters_t *parameters, zero_stream_t stream)
+void zero_parameters_begin_update(zero_parameters_t *parameters)
+{
+    const zero_context_t *context = parameters->context;
+    const zero_layout_t *layout = &context->layout;
+    if (!context->plan.stage.shard_params) {
+        if (context->plan.stage.shard_state && context->comm->size > 1)
+            parameters->n_gathered = 0;
+        return;
+    }
+    zero_unsharded_clear(&parameters->unsharded);
+    for (zero_unit_t unit = 0; unit < layout->n_units; unit++)
+        parameters->part_is_old[unit] =
+            zero_plan_n_groups(&context->plan, layout) > 1 && layout->units[unit].shard_elems > 0;
+}
+
+/* Exchange, fence and gather are in the gather stream, which has nothing else to do: compute goes on with the update.
+ */
+zero_status_t zero_parameters_publish_early(zero_parameters_t *parameters, zero_unit_t first, zero_unit_t end,
+                                            zero_stream_t stream)
 {
     zero_context_t *context = parameters->context;
     zero_stream_t gather_stream = context->streams.gather;
     ZERO_TRY(zero_streams_record(context, parameters->early_updated, stream));
     ZERO_TRY(zero_streams_wait(context, gather_stream, parameters->early_updated));
-    ZERO_TRY(zero_fp8_params_refresh(parameters->fp8, 0, parameters->n_early_units, ZERO_LANE_GATHER, gather_stream));
-    return context->comm->ops->fence(context->comm, ZERO_LANE_GATHER, gather_stream);
+    ZERO_TRY(zero_fp8_params_refresh(parameters->fp8, first, end, ZERO_LANE_GATHER, gather_stream));
+    ZERO_TRY(context->comm->ops->fence(context->comm, ZERO_LANE_GATHER, gather_stream));
+    if (!context->plan.stage.shard_params)
+        return gather_full_up_to(parameters, end, gather_stream);
+    for (zero_unit_t unit = first; unit < end; unit++)
+        ZERO_TRY(make_resident(parameters, unit, stream));
+    return ZERO_OK;
 }
 
 /* Publishes all weights, of which those of units first ... end - 1 have no bytes in fp8 yet. */
@@ -324,16 +349,8 @@ static zero_status_t publish(zero_parameters_t *parameters, zero_unit_t first, z
     ZERO_TRY(zero_streams_fence(context, stream));
     ZERO_TRY(zero_streams_record(context, parameters->published, stream));
     parameters->published_is_pending = true;
-    if (stage->shard_params) {
-        zero_unsharded_clear(&parameters->unsharded);
-        for (zero_unit_t unit = 0; unit < context->layout.n_units; unit++)
-            parameters->part_is_old[unit] =
-                zero_plan_n_groups(&context->plan, &context->layout) > 1 && context->layout.units[unit].shard_elems > 0;
+    if (stage->shard_params || !stage->shard_state || context->comm->size == 1)
         return ZERO_OK;
-    }
-    if (!stage->shard_state || context->comm->size == 1)
-        return ZERO_OK;
-    parameters->n_gathered = 0;
     return gather_full_up_to(parameters, context->plan.host.first, zero_streams_gather(context, stream));
 }
 
@@ -359,6 +376,7 @@ static zero_status_t publish_frozen(zero_parameters_t *parameters, zero_stream_t
 
 zero_status_t zero_parameters_publish_set(zero_parameters_t *parameters, zero_stream_t stream)
 {
+    zero_parameters_begin_update(parameters);
     ZERO_TRY(publish(parameters, 0, parameters->context->layout.n_units, stream));
     return publish_frozen(parameters, stream);
 }

@@ -27,8 +27,11 @@ zero_status_t zero_parameters_release(zero_parameters_t *parameters, zero_unit_t
 
 /* Returns how many units are updated and published before the others, because the next pass begins with them. */
 zero_unit_t zero_parameters_n_early_units(const zero_parameters_t *parameters);
-/* Lets the gathers of the early units begin: they have changed in `stream`. */
-zero_status_t zero_parameters_publish_early(zero_parameters_t *parameters, zero_stream_t stream);
+/* Forgets the full parameters that have been gathered: all weights are about to change. */
+void zero_parameters_begin_update(zero_parameters_t *parameters);
+/* Publishes early units first ... end - 1, which have been updated in `stream`, and queues their gathers. */
+zero_status_t zero_parameters_publish_early(zero_parameters_t *parameters, zero_unit_t first, zero_unit_t end,
+                                            zero_stream_t stream);
 /* Makes every rank's next acquire see all weights: those on the device that are not published yet have been updated in
  * `stream`. */
 zero_status_t zero_parameters_publish(zero_parameters_t *parameters, zero_stream_t stream);

@@ -28,7 +28,7 @@ struct zero_update {
     zero_own_step_t own_step; /* for the caller's optimizer */
 
     size_t n_segments;       /* of this rank's state on the device: in private memory, at plan.segments */
-    size_t n_early_segments; /* the first of them: of the early units (parameters.h) */
+    size_t *segments_before; /* by early unit (parameters.h), and of them all: how many segments come before its own */
     zero_step_rules_t rules;
 
     zero_tensor_groups_t *groups;
@@ -58,12 +58,26 @@ static size_t build_segments(const zero_context_t *context, zero_adam_segment_t 
     return n;
 }
 
-/* Returns where the state of the early units ends. */
-static uint64_t early_end(const zero_update_t *update)
+/* Returns where the state of a unit begins. */
+static uint64_t state_begin(const zero_update_t *update, zero_unit_t unit)
 {
     const zero_context_t *context = update->context;
+    return unit < context->layout.n_units ? context->layout.units[unit].shard_offset : context->plan.state_elems;
+}
+
+static zero_status_t count_segments(zero_update_t *update, const zero_adam_segment_t *segments)
+{
     zero_unit_t n_early = zero_parameters_n_early_units(update->parameters);
-    return n_early < context->layout.n_units ? context->layout.units[n_early].shard_offset : context->plan.state_elems;
+    update->segments_before = calloc((size_t)n_early + 1, sizeof *update->segments_before);
+    if (!update->segments_before)
+        return zero_fail(ZERO_ERROR_MEMORY, "no memory for an engine");
+    size_t n = 0;
+    for (zero_unit_t unit = 0; unit <= n_early; unit++) {
+        while (n < update->n_segments && segments[n].state < state_begin(update, unit))
+            n++;
+        update->segments_before[unit] = n;
+    }
+    return ZERO_OK;
 }
 
 static zero_status_t create_segments(zero_update_t *update)
@@ -73,11 +87,10 @@ static zero_status_t create_segments(zero_update_t *update)
     if (!segments)
         return zero_fail(ZERO_ERROR_MEMORY, "no memory for %d segments", context->model->n_tensors);
     update->n_segments = build_segments(context, segments);
-    while (update->n_early_segments < update->n_segments &&
-           segments[update->n_early_segments].state < early_end(update))
-        update->n_early_segments++;
-    zero_status_t status = zero_device_copy(context->device, zero_context_private(context, context->plan.segments),
-                                            segments, update->n_segments * sizeof *segments, NULL);
+    zero_status_t status = count_segments(update, segments);
+    if (status == ZERO_OK)
+        status = zero_device_copy(context->device, zero_context_private(context, context->plan.segments), segments,
+                                  update->n_segments * sizeof *segments, NULL);
     if (status == ZERO_OK)
         status = zero_device_synchronize(context->device);
     free(segments);
@@ -132,6 +145,7 @@ void zero_update_destroy(zero_update_t *update)
         return;
     zero_muon_update_destroy(update->muon);
     zero_tensor_groups_destroy(update->groups);
+    free(update->segments_before);
     free(update);
 }
 
@@ -223,9 +237,8 @@ static zero_status_t update_with_own(zero_update_t *update, float lr, zero_strea
         ZERO_TRY(update_range(update, 0, update->n_segments, 0, context->plan.state_elems, stream));
     if (zero_own_hooks_updates(context))
         ZERO_TRY(zero_own_updated(context, update->groups, lr, stream));
-    return zero_parameters_n_early_units(update->parameters) > 0
-               ? zero_parameters_publish_early(update->parameters, stream)
-               : ZERO_OK;
+    zero_unit_t n_early = zero_parameters_n_early_units(update->parameters);
+    return n_early > 0 ? zero_parameters_publish_early(update->parameters, 0, n_early, stream) : ZERO_OK;
 }
 
 static zero_status_t update_all(zero_update_t *update, float lr, zero_stream_t stream)
@@ -234,12 +247,15 @@ static zero_status_t update_all(zero_update_t *update, float lr, zero_stream_t s
     if (context->config.optimizer == ZERO_OPTIMIZER_OWN || zero_own_hooks_updates(context))
         return update_with_own(update, lr, stream);
     ZERO_TRY(zero_muon_update_run(update->muon, stream));
-    size_t n_early = update->n_early_segments;
-    uint64_t split = early_end(update);
-    ZERO_TRY(update_range(update, 0, n_early, 0, split, stream));
-    if (zero_parameters_n_early_units(update->parameters) > 0)
-        ZERO_TRY(zero_parameters_publish_early(update->parameters, stream));
-    return update_range(update, n_early, update->n_segments - n_early, split, context->plan.state_elems, stream);
+    zero_unit_t n_early = zero_parameters_n_early_units(update->parameters);
+    const size_t *before = update->segments_before;
+    for (zero_unit_t unit = 0; unit < n_early; unit++) {
+        ZERO_TRY(update_range(update, before[unit], before[unit + 1] - before[unit], state_begin(update, unit),
+                              state_begin(update, unit + 1), stream));
+        ZERO_TRY(zero_parameters_publish_early(update->parameters, unit, unit + 1, stream));
+    }
+    return update_range(update, before[n_early], update->n_segments - before[n_early], state_begin(update, n_early),
+                        context->plan.state_elems, stream);
 }
 
 static zero_status_t check_step(const zero_update_t *update, float lr)
@@ -274,6 +290,7 @@ zero_status_t zero_update_step(zero_update_t *update, float lr, const double *lo
         &scratch->state, &scratch->scalars, outcome, stream));
     ZERO_TRY(zero_tensor_groups_decide(update->groups, stream));
     ZERO_TRY(zero_offload_update(update->offload, stream));
+    zero_parameters_begin_update(update->parameters);
     ZERO_TRY(update_all(update, lr, stream));
     ZERO_TRY(zero_streams_end_span(context, span, stream));
     ZERO_TRY(zero_parameters_publish(update->parameters, stream));
