@@ -12,7 +12,7 @@ source tests/support/claims.sh
 # A copy without what make builds.
 tree=$scratch/tree
 mkdir -p "$tree/tests"
-cp -r include src comm kernels docs examples launch .ci Makefile "$tree/"
+cp -r include src comm kernels docs examples launch .ci mk Makefile "$tree/"
 cp tests/lint "$tree/tests/"
 
 # finds CHECK LINE: in the copy the check fails, and its output has the line, an extended regular expression.
