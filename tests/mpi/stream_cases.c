@@ -18,7 +18,7 @@
  * embedding and the head) calls=0 (1: also prints the last step's driver calls) check=0 (config.check) late=1 (0: each
  * step is waited for before the next begins) idle_ms=0 (for which the host leaves the device idle after an evaluation,
  * which must not count as a wait) keep=0 (config.keep) lookup=0 (1: the first unit's backward reads no parameters)
- * frozen=0 (1: some matrices and a whole block are)
+ * frozen=0 (1: some matrices and a whole block are) whole=0 (a bit for each unit that is frozen as a whole)
  * unshard=1 (0: and says so: zero_model_set_unshard_in_backward) gathers=0 (how many the first pass makes; 0: any)
  * hooks=0 (1: noise is added to reduced gradients, by work that takes its time in the stream; 2: weights are pushed
  * behind their update, too)
@@ -61,7 +61,7 @@
 typedef struct settings {
     int stage, prefetch, micro_steps, every, steps, overlap, nan_at, seed, delay_us, fault, trace, is_async, offload,
         nccl, threads, pins, available, update, buffer, activations, spans, asks, slow_gathers;
-    int frozen, rows, untied, staging, blocks, calls, idle_ms, late, loses, check, group, keep, lookup, unshard,
+    int frozen, whole, rows, untied, staging, blocks, calls, idle_ms, late, loses, check, group, keep, lookup, unshard,
         gathers, cancels, created, schedule, hooks;
     const char *load, *save;
     zero_optimizer_t optimizer;
@@ -77,6 +77,7 @@ typedef struct toy {
     uint64_t n_elems[MAX_UNITS * MAX_USES];
     bool in_fp8[MAX_UNITS * MAX_USES], frozen[MAX_UNITS * MAX_USES];
     bool has_frozen; /* of blocks: the first's and third's matrix, and all of the second */
+    unsigned whole;  /* a bit for each unit that is frozen as a whole */
     bool has_fp8;    /* its matrices */
 } toy_t;
 
@@ -89,7 +90,8 @@ static void add(toy_t *toy, zero_unit_t unit, int64_t rows, int64_t columns)
     zero_tensor_desc_t desc = {
         .name = name, .n_dims = 2, .shape = {rows, columns}, .init = ZERO_INIT_NORMAL, .init_std = 0.5f, .decay = true};
     desc.fp8 = toy->has_fp8 && columns == WIDTH;
-    desc.frozen = toy->has_frozen && (unit == 2 || ((unit == 1 || unit == 3) && columns == WIDTH));
+    desc.frozen = (toy->has_frozen && (unit == 2 || ((unit == 1 || unit == 3) && columns == WIDTH))) ||
+                  (unit < 32 && (toy->whole >> unit & 1) != 0);
     OK(zero_model_add_tensor(toy->model, unit, &desc, &tensor));
     toy->of_unit[unit][at] = tensor;
     toy->in_fp8[tensor] = desc.fp8;
@@ -103,7 +105,8 @@ static toy_t toy_create(const settings_t *s)
 {
     const int n_blocks = s->blocks, rows = s->rows;
     const bool untied = s->untied;
-    toy_t toy = {.n_units = n_blocks + 2, .has_fp8 = s->fp8 != NO_FP8, .has_frozen = s->frozen};
+    toy_t toy = {
+        .n_units = n_blocks + 2, .has_fp8 = s->fp8 != NO_FP8, .has_frozen = s->frozen, .whole = (unsigned)s->whole};
     CHECK(n_blocks >= 0 && n_blocks <= MAX_BLOCKS, "%d blocks", n_blocks);
     OK(zero_model_create(&toy.model));
     for (zero_unit_t u = 0; u < toy.n_units; u++) {
@@ -884,6 +887,7 @@ static const setting_row_t setting_rows[] = {{"stage", offsetof(settings_t, stag
                                              {"keep", offsetof(settings_t, keep), NULL},
                                              {"lookup", offsetof(settings_t, lookup), NULL},
                                              {"frozen", offsetof(settings_t, frozen), NULL},
+                                             {"whole", offsetof(settings_t, whole), NULL},
                                              {"unshard", offsetof(settings_t, unshard), NULL},
                                              {"gathers", offsetof(settings_t, gathers), NULL},
                                              {"idle_ms", offsetof(settings_t, idle_ms), NULL},

@@ -115,33 +115,40 @@ zero_status_t zero_order_unsharded_params(const zero_model_t *model, const zero_
                       : zero_fail(ZERO_ERROR_MEMORY, "no memory to plan the buffers of %d units", model->n_units);
 }
 
-/* Goes through backward: a unit's gradients begin at its last user and are complete at the unit itself. */
+/* Goes through backward as the engine does (gradients.c): a unit's gradients take a buffer at its last user and are
+ * complete at the unit itself, where their reduction begins. Units without gradients take none and reduce none. */
 zero_status_t zero_order_unsharded_grads(const zero_model_t *model, const zero_layout_t *layout, int n_spare,
                                          int *n_buffers)
 {
-    int n_units = model->n_units;
+    int n_units = model->n_units, n_reduced = 0;
     int *n_in_use = calloc((size_t)layout->n_buffer_classes, sizeof *n_in_use);
-    int *first = malloc((size_t)n_units * sizeof *first); /* by last user: a unit, -1: none */
-    int *next = malloc((size_t)n_units * sizeof *next);   /* by unit: another with the same last user */
-    bool has_memory = n_in_use && first && next;
+    int *first = malloc((size_t)n_units * sizeof *first);     /* by last user: a unit, -1: none */
+    int *next = malloc((size_t)n_units * sizeof *next);       /* by unit: another with the same last user */
+    int *reduced = malloc((size_t)n_units * sizeof *reduced); /* units, in the order of their reductions */
+    bool has_memory = n_in_use && first && next && reduced;
     memset(n_buffers, 0, (size_t)layout->n_buffer_classes * sizeof *n_buffers);
     for (zero_unit_t unit = 0; unit < n_units && has_memory; unit++)
         first[unit] = -1;
     for (zero_unit_t flat = 0; flat < n_units && has_memory; flat++) {
         zero_unit_t last_user = model->units[flat].last_user;
+        if (layout->units[flat].shard_elems == 0)
+            continue;
         next[flat] = first[last_user];
         first[last_user] = flat;
     }
     for (zero_unit_t unit = n_units - 1; unit >= 0 && has_memory; unit--) {
-        zero_unit_t freed = unit + n_spare + 1;
-        if (freed < n_units)
-            n_in_use[layout->units[freed].buffer_class]--;
         for (zero_unit_t flat = first[unit]; flat >= 0; flat = next[flat]) {
             int c = layout->units[flat].buffer_class;
             n_in_use[c]++;
             n_buffers[c] = n_in_use[c] > n_buffers[c] ? n_in_use[c] : n_buffers[c];
         }
+        if (layout->units[unit].shard_elems == 0)
+            continue;
+        reduced[n_reduced++] = unit;
+        if (n_reduced > n_spare)
+            n_in_use[layout->units[reduced[n_reduced - 1 - n_spare]].buffer_class]--;
     }
+    free(reduced);
     free(n_in_use);
     free(first);
     free(next);

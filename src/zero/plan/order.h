@@ -47,8 +47,9 @@ int zero_order_next_use(const zero_model_t *model, zero_pass_t pass, int from, z
 zero_status_t zero_order_unsharded_params(const zero_model_t *model, const zero_layout_t *layout, int prefetch,
                                           int keep, int *n_buffers);
 
-/* Counts the buffers for full gradients: the most that are unfinished at once, or were finished at one of the `n_spare`
- * positions before, so that a unit's backward need not wait for the reductions just before it. */
+/* Counts the buffers for full gradients: the most that are unfinished at once, or belong to one of the `n_spare` newest
+ * reductions, so that a unit's backward need not wait for these. Overlapped reductions need one spare at least: a
+ * buffer is taken until its sum is queued, which is when the next reduction begins. */
 zero_status_t zero_order_unsharded_grads(const zero_model_t *model, const zero_layout_t *layout, int n_spare,
                                          int *n_buffers);
 

@@ -11,10 +11,19 @@
  * buffers. If a unit has more chunks than there are staging buffers, not all of them can wait for compute: the oldest
  * are summed early, in the reduce stream.
  *
+ * A gradient buffer (stages 2-3) has one owner, the unit whose gradients it holds, from prepare until its sum is
+ * queued:
+ *
+ *     caller's stream   | backward of C writes its buffer | backward of B ....... | sum of C | backward of A ... | sum
+ * of B reduce stream     |                                 | fence, all-to-all of C           | fence, all-to-all of B
+ *     buffer of C         taken                           | published                        | free behind B's fence
+ *
+ * Units without gradients have no buffer and no place in this order, however many come between B and C. The planner
+ * goes through the same order (zero_order_unsharded_grads), so there is always a free buffer.
+ *
  * What must hold: full gradients are in the window, and peers read them until a fence that follows the all-to-all. So
- * each unsharded buffer (stages 2-3) or unit (stages 0-1) keeps the number of the fence that published it, and compute
- * overwrites it only behind a later fence. One fence per unit serves both ends: it publishes this unit and frees the
- * one before.
+ * each buffer (stages 2-3) or unit (stages 0-1) keeps the number of the fence that published it, and compute overwrites
+ * it only behind a later fence. One fence per unit serves both ends: it publishes this unit and frees the one before.
  */
 #include "zero/step/gradients.h"
 
@@ -147,16 +156,37 @@ zero_status_t zero_gradients_address(const zero_gradients_t *gradients, zero_uni
     return ZERO_OK;
 }
 
-/* Notes that peers may read the unit's full gradients until a fence after the newest. */
-static zero_status_t release_buffer(zero_gradients_t *gradients, zero_unit_t unit)
+/* Gives a unit's gradients a buffer that no sum of this rank reads any more. Peers may; the caller waits for them. */
+static zero_status_t take_buffer(zero_gradients_t *gradients, zero_unit_t unit)
 {
-    uint64_t n_fences = gradients->context->streams.n_fences;
-    gradients->published_in[unit] = n_fences;
+    zero_unsharded_t *unsharded = &gradients->unsharded;
+    zero_unsharded_buffer_t *buffer =
+        zero_unsharded_empty(unsharded, gradients->context->layout.units[unit].buffer_class);
+    ZERO_ASSERT(buffer);
+    gradients->published_in[unit] = buffer->published_in;
+    zero_unsharded_put(unsharded, buffer, unit);
+    return ZERO_OK;
+}
+
+/* Notes that from the newest fence on peers may read the unit's full gradients. */
+static zero_status_t publish_buffer(zero_gradients_t *gradients, zero_unit_t unit)
+{
+    gradients->published_in[unit] = gradients->reduction.fence;
     if (!gradients->context->plan.stage.shard_grads)
         return ZERO_OK;
     zero_unsharded_buffer_t *buffer = zero_unsharded_find(&gradients->unsharded, unit);
     ZERO_ASSERT(buffer);
-    buffer->published_in = n_fences;
+    buffer->published_in = gradients->reduction.fence;
+    return ZERO_OK;
+}
+
+/* Lets the next unit take the buffer: this rank's own slice has been summed. */
+static zero_status_t free_buffer(zero_gradients_t *gradients, zero_unit_t unit)
+{
+    if (!gradients->context->plan.stage.shard_grads)
+        return ZERO_OK;
+    zero_unsharded_buffer_t *buffer = zero_unsharded_find(&gradients->unsharded, unit);
+    ZERO_ASSERT(buffer && buffer->published_in == gradients->reduction.fence);
     zero_unsharded_put(&gradients->unsharded, buffer, -1);
     return ZERO_OK;
 }
@@ -259,6 +289,7 @@ static zero_status_t start(zero_gradients_t *gradients, zero_unit_t unit, uint64
                                               transfer_stream, &span));
     ZERO_TRY(zero_streams_fence_in(context, ZERO_LANE_REDUCE, transfer_stream));
     gradients->reduction.fence = context->streams.n_fences;
+    ZERO_TRY(publish_buffer(gradients, unit));
     for (uint64_t first = 0; first < shard_elems; first += context->plan.chunk_elems)
         ZERO_TRY(start_chunk(gradients, first, transfer_stream, stream));
     ZERO_TRY(zero_streams_end_span(context, span, transfer_stream));
@@ -299,6 +330,7 @@ static zero_status_t finish_reduction(zero_gradients_t *gradients, zero_stream_t
         ZERO_TRY(sum(gradients, oldest, stream));
         oldest->summed_in = ++gradients->n_reductions;
     }
+    ZERO_TRY(free_buffer(gradients, unit));
     if (streams->n_fences_passed < reduction->fence)
         streams->n_fences_passed = reduction->fence; /* the slices came behind it */
     if (reduction->is_last && zero_hooks_see_reduced(context))
@@ -316,22 +348,19 @@ static zero_status_t finish_reduction(zero_gradients_t *gradients, zero_stream_t
 zero_status_t zero_gradients_prepare(zero_gradients_t *gradients, zero_unit_t unit, zero_stream_t stream)
 {
     zero_context_t *context = gradients->context;
-    zero_unsharded_t *unsharded = &gradients->unsharded;
     /* What the micro-step before left under way has a buffer of its own. */
     if (context->progress.position == context->model->n_units)
         ZERO_TRY(finish_reduction(gradients, stream));
     for (int i = 0; i < zero_model_n_flats(context->model, unit); i++) {
         zero_unit_t flat = zero_model_flat(context->model, unit, i);
-        if (!context->plan.stage.shard_grads) {
-            ZERO_TRY(zero_streams_await_readers(context, flat, gradients->published_in[flat], stream));
+        if (context->layout.units[flat].shard_elems == 0)
             continue;
+        if (context->plan.stage.shard_grads) {
+            if (zero_unsharded_find(&gradients->unsharded, flat))
+                continue; /* begun by a unit that shares a tensor of it */
+            ZERO_TRY(take_buffer(gradients, flat));
         }
-        if (zero_unsharded_find(unsharded, flat))
-            continue; /* begun by a unit that shares a tensor of it */
-        zero_unsharded_buffer_t *buffer = zero_unsharded_empty(unsharded, context->layout.units[flat].buffer_class);
-        ZERO_ASSERT(buffer);
-        ZERO_TRY(zero_streams_await_readers(context, flat, buffer->published_in, stream));
-        zero_unsharded_put(unsharded, buffer, flat);
+        ZERO_TRY(zero_streams_await_readers(context, flat, gradients->published_in[flat], stream));
     }
     return ZERO_OK;
 }
@@ -341,15 +370,13 @@ zero_status_t zero_gradients_reduce(zero_gradients_t *gradients, zero_unit_t uni
     const zero_context_t *context = gradients->context;
     if (context->progress.micro_step < context->config.micro_steps - 1 && context->plan.stage.accumulate_locally)
         return ZERO_OK;
-    if (context->layout.units[unit].shard_elems > 0) {
-        /* The transfer waits for this unit's gradients, not for the sums of the unit before. */
-        uint64_t n_reductions_before = gradients->n_reductions;
-        ZERO_TRY(finish_reduction(gradients, stream));
-        ZERO_TRY(start(gradients, unit, n_reductions_before, stream));
-        if (!context->streams.overlapped)
-            ZERO_TRY(finish_reduction(gradients, stream));
-    }
-    return release_buffer(gradients, unit);
+    if (context->layout.units[unit].shard_elems == 0)
+        return ZERO_OK;
+    /* The transfer waits for this unit's gradients, not for the sums of the unit before. */
+    uint64_t n_reductions_before = gradients->n_reductions;
+    ZERO_TRY(finish_reduction(gradients, stream));
+    ZERO_TRY(start(gradients, unit, n_reductions_before, stream));
+    return context->streams.overlapped ? ZERO_OK : finish_reduction(gradients, stream);
 }
 
 zero_status_t zero_gradients_finish(zero_gradients_t *gradients, zero_stream_t stream)

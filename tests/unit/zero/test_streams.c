@@ -78,6 +78,17 @@ START_TEST(frozen_tensors_give_the_same_bits)
 }
 END_TEST
 
+/* Two and more units without gradients between two that have some: the first one's sum is queued behind the backward of
+ * the second, so its buffer may not be taken in between. */
+START_TEST(frozen_units_between_trained_ones_give_the_same_bits)
+{
+    static const char *const settings[] = {"whole=44 steps=4", "whole=59 untied=1 steps=4 micro_steps=2 every=1"};
+    static const char *const variants[] = {"seed=2 delay_us=800", "stage=2 seed=3", "stage=1 seed=4", "overlap=0",
+                                           NULL};
+    expect_plain_text(2 + _i, settings[_i], variants);
+}
+END_TEST
+
 /* Blocks of 1700 elements: what is free is enough for some of them (stream_cases checks that). */
 START_TEST(keep_auto_fits_into_free_memory_and_the_bits_are_the_same)
 {
@@ -387,6 +398,7 @@ static Suite *suite(void)
     tcase_add_test(tcase, an_embedding_and_a_head_in_one_buffer_give_the_same_bits);
     tcase_add_test(tcase, kept_and_unread_units_are_not_gathered_again_and_the_bits_are_the_same);
     tcase_add_loop_test(tcase, frozen_tensors_give_the_same_bits, 0, 2);
+    tcase_add_loop_test(tcase, frozen_units_between_trained_ones_give_the_same_bits, 0, 2);
     tcase_add_test(tcase, keep_auto_fits_into_free_memory_and_the_bits_are_the_same);
     tcase_add_loop_test(tcase, chunked_reductions_have_the_same_bits, 0, 2);
     tcase_add_test(tcase, chunked_reductions_by_messages_have_the_same_bits);
