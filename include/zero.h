@@ -497,7 +497,8 @@ typedef struct zero_reduced {
  * of the engine, on the same thread. If one returns a status other than ZERO_OK, so does that call. If it is reduced,
  * the step cannot be taken: the call has still done what other ranks wait for, so continue the pass (its gradients no
  * longer matter). zero_step then returns that status here and ZERO_ERROR_PEER on the other ranks, and zero_cancel
- * abandons the step. How tensors are cut into runs depends on the stage and the number of ranks. The bits do not, if
+ * abandons the step. If it is `updated`, some weights have changed and others not: see zero_step. How tensors are cut
+ * into runs depends on the stage and the number of ranks. The bits do not, if
  * each element is changed by values of that element only, such as noise from a generator keyed by tensor, element and
  * step. A function that changes nothing changes no bit. */
 typedef struct zero_hooks {
@@ -983,7 +984,8 @@ ZERO_API zero_status_t zero_get_group(const zero_engine_t *engine, zero_tensor_t
  * is ZERO_ERROR_MISMATCH, and nothing has changed. So let ranks find out together whether one of them cannot go on, by
  * zero_comm_agree at a fixed place (before zero_begin, after forward). Or let a rank that fails go through the rest of
  * the pass without computing, and agree before zero_step. After a communication or device error nothing can be
- * cancelled: the call returns an error again. [collective] */
+ * cancelled: the call returns an error again. If zero_step has failed with some weights updated and others not, the
+ * step ends, but the call returns ZERO_ERROR_ORDER: weights must be loaded or set first. [collective] */
 ZERO_API zero_status_t zero_cancel(zero_engine_t *engine);
 
 /* Announces a number to all ranks without extra communication. It travels with each later zero_step of this rank, and

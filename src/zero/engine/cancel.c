@@ -2,7 +2,8 @@
  *
  * What must hold afterwards is what holds after zero_step: no stream works, no peer reads what this rank will write, no
  * gradient of the cancelled step is in a sum or in the norm. Weights have not changed, so full parameters that have
- * been gathered stay valid; they are given up all the same, for one state to go on from.
+ * been gathered stay valid; they are given up all the same, for one state to go on from. The exception is a step whose
+ * update has failed halfway: its weights cannot be had back, and the engine refuses to use them until others are set.
  */
 #include "base/log.h"
 #include "zero/engine/compare.h"
@@ -12,10 +13,12 @@
 static zero_status_t compare_places(const zero_context_t *context, bool acquired)
 {
     const zero_progress_t *progress = &context->progress;
-    int64_t calls_of_pass = 2 * (int64_t)progress->position + acquired;
-    int64_t calls_before = (int64_t)progress->micro_step * 4 * context->model->n_units;
+    const int64_t calls_of_pass = progress->in_pass ? 1 + 2 * (int64_t)progress->position + acquired : 0;
+    const int64_t calls_before = (int64_t)progress->micro_step * (1 + 4 * (int64_t)context->model->n_units);
+    ZERO_TRY(zero_compare_number(context->host_comm, "the pass under way (-1: none; zero_pass_t)",
+                                 progress->in_pass ? (int64_t)progress->pass : -1));
     return zero_compare_number(context->host_comm, "the number of calls in this step so far",
-                               calls_before + (progress->in_pass ? 1 + calls_of_pass : 0));
+                               calls_before + calls_of_pass);
 }
 
 static zero_status_t cancel(zero_engine_t *engine)
@@ -33,7 +36,7 @@ static zero_status_t cancel(zero_engine_t *engine)
     progress->in_pass = false;
     progress->micro_step = 0;
     progress->hook_failure = ZERO_OK;
-    return ZERO_OK;
+    return zero_engine_check_weights(engine, "zero_cancel");
 }
 
 zero_status_t zero_cancel(zero_engine_t *engine)

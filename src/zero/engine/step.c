@@ -8,7 +8,9 @@
 zero_status_t zero_step(zero_engine_t *engine, float lr, const double *local_loss, zero_stream_t stream)
 {
     ZERO_REQUIRE(engine);
-    return zero_update_step(engine->update, lr, local_loss, stream);
+    ZERO_TRY(zero_engine_check_weights(engine, "zero_step"));
+    engine->partial_weights_were_logged = false;
+    return zero_update_step(engine->update, lr, local_loss, &engine->weights_are_partial, stream);
 }
 
 zero_status_t zero_step_wait(zero_engine_t *engine, zero_step_result_t *result)

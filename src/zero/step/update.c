@@ -271,7 +271,8 @@ static zero_status_t check_step(const zero_update_t *update, float lr)
     return ZERO_OK;
 }
 
-zero_status_t zero_update_step(zero_update_t *update, float lr, const double *local_loss, zero_stream_t stream)
+zero_status_t zero_update_step(zero_update_t *update, float lr, const double *local_loss, bool *weights_are_partial,
+                               zero_stream_t stream)
 {
     zero_context_t *context = update->context;
     zero_step_scratch_t *scratch = zero_context_step_scratch(context);
@@ -290,9 +291,11 @@ zero_status_t zero_update_step(zero_update_t *update, float lr, const double *lo
         &scratch->state, &scratch->scalars, outcome, stream));
     ZERO_TRY(zero_tensor_groups_decide(update->groups, stream));
     ZERO_TRY(zero_offload_update(update->offload, stream));
+    *weights_are_partial = true; /* until all of it has been queued: a function of the caller's may fail */
     zero_parameters_begin_update(update->parameters);
     ZERO_TRY(update_all(update, lr, stream));
     ZERO_TRY(zero_streams_end_span(context, span, stream));
     ZERO_TRY(zero_parameters_publish(update->parameters, stream));
+    *weights_are_partial = false;
     return zero_results_end_step(update->results, stream);
 }

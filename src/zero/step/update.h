@@ -16,8 +16,10 @@ zero_status_t zero_update_create(zero_context_t *context, zero_offload_t *offloa
                                  zero_gradients_t *gradients, zero_results_t *results, zero_update_t **update);
 void zero_update_destroy(zero_update_t *update); /* NULL is allowed */
 
-/* As zero_step, zero_loss_scale, zero_set_notice. */
-zero_status_t zero_update_step(zero_update_t *update, float lr, const double *local_loss, zero_stream_t stream);
+/* As zero_step, zero_loss_scale, zero_set_notice. weights_are_partial: set if it fails with some weights updated and
+ * others not. */
+zero_status_t zero_update_step(zero_update_t *update, float lr, const double *local_loss, bool *weights_are_partial,
+                               zero_stream_t stream);
 const float *zero_update_loss_scale(const zero_update_t *update);
 void zero_update_set_notice(zero_update_t *update, uint32_t notice);
 /* Returns the settings that single tensors have of their own. */

@@ -48,9 +48,9 @@ static void fixture_destroy(fixture_t *f)
     zero_comm_destroy(f->comm);
 }
 
-static void train(fixture_t *f)
+/* Up to zero_step. */
+static void make_pass(fixture_t *f)
 {
-    zero_step_result_t result;
     MUST(zero_begin(f->engine, ZERO_PASS_TRAIN, NULL));
     MUST(zero_acquire(f->engine, f->unit, NULL));
     MUST(zero_release(f->engine, f->unit, NULL));
@@ -59,6 +59,12 @@ static void train(fixture_t *f)
     for (int i = 0; i < 5; i++)
         grad[i] = 0.25f * (float)(i + 1);
     MUST(zero_grad_ready(f->engine, f->unit, NULL));
+}
+
+static void train(fixture_t *f)
+{
+    zero_step_result_t result;
+    make_pass(f);
     MUST(zero_step(f->engine, 0.1f, NULL, NULL));
     MUST(zero_step_wait(f->engine, &result));
 }
@@ -204,6 +210,45 @@ START_TEST(a_hook_that_fails_ends_the_call)
     MUST(zero_cancel(f.engine));
     train(&f);
     ck_assert_int_eq(n_calls, 2);
+    fixture_destroy(&f);
+}
+END_TEST
+
+static zero_status_t fail_once_updated(void *user, const zero_own_update_t *update, zero_stream_t stream)
+{
+    int *n_calls = user;
+    (void)update, (void)stream;
+    return ++*n_calls == 1 ? ZERO_ERROR_IO : ZERO_OK;
+}
+
+/* By then some weights are updated: whoever uses them is refused until others are set, and zero_cancel says so, too. */
+START_TEST(a_failed_update_leaves_weights_that_nothing_uses)
+{
+    const zero_own_optimizer_t optimizer = {
+        .name = "failing", .n_arrays = 1, .update = fail_once_updated, .user = &(int){0}};
+    const zero_hooks_t hooks = {.updated = fail_once_updated, .user = &(int){0}};
+    fixture_t f = fixture_create();
+    float weights[5];
+    zero_engine_destroy(f.engine);
+    if (_i == 0) {
+        f.config.optimizer = ZERO_OPTIMIZER_OWN;
+        f.config.own_optimizer = &optimizer;
+    } else
+        f.config.hooks = &hooks;
+    MUST(zero_engine_create(f.comm, f.device, f.model, &f.config, &f.engine));
+    MUST(zero_init_parameters(f.engine));
+    make_pass(&f);
+    ck_assert_int_eq(zero_step(f.engine, 0.1f, NULL, NULL), ZERO_ERROR_IO);
+    capture_begin();
+    ck_assert_int_eq(zero_step(f.engine, 0.1f, NULL, NULL), ZERO_ERROR_ORDER);
+    const char *said = capture_end();
+    ck_assert_msg(strstr(said, "zero_step: the weights are incomplete"), "%s", said);
+    ck_assert_int_eq(zero_cancel(f.engine), ZERO_ERROR_ORDER);
+    ck_assert_int_eq(zero_begin(f.engine, ZERO_PASS_TRAIN, NULL), ZERO_ERROR_ORDER);
+    ck_assert_int_eq(zero_get_tensor(f.engine, f.tensor, ZERO_ARRAY_WEIGHT, 0, weights), ZERO_ERROR_ORDER);
+    MUST(zero_init_parameters(f.engine));
+    MUST(zero_cancel(f.engine));
+    train(&f);
     fixture_destroy(&f);
 }
 END_TEST
@@ -585,6 +630,7 @@ static Suite *suite(void)
     tcase_add_test(one, declarations_and_plans_refuse_null);
     tcase_add_test(one, engines_refuse_null);
     tcase_add_test(one, a_hook_that_fails_ends_the_call);
+    tcase_add_loop_test(one, a_failed_update_leaves_weights_that_nothing_uses, 0, 2);
     tcase_add_test(one, settings_are_set_by_name_and_text);
     tcase_add_test(one, parameters_of_another_type_are_no_floats);
     tcase_add_test(one, an_array_that_the_optimizer_lacks_is_refused);
