@@ -1,11 +1,17 @@
-/* split.c - see split.h. Patterns are those of Rust's and Oniguruma's dialect; they are what PCRE2 reads, too, but for
- * white space: PCRE2 counts U+180E, which Unicode no longer does. So \s is written out as Unicode's White_Space.
+/* split.c - see split.h. Patterns are Oniguruma's, of which PCRE2 matches those that mean the same to both (pattern.h),
+ * but for white space: PCRE2 counts U+180E, which Unicode no longer does. So \s is written out as Unicode's
+ * White_Space.
+ *
+ * Both have tables of Unicode, of different years. A character that PCRE2's does not know may be a letter, which
+ * decides how text is split, so text with one is refused.
  */
 #include "train/tokenizer/split.h"
 
 #include <string.h>
 
 #include "train/report/report.h"
+#include "train/report/utf8.h"
+#include "train/tokenizer/pattern.h"
 
 #if defined(ZERO_HAVE_PCRE2)
 #define PCRE2_CODE_UNIT_WIDTH 8
@@ -26,7 +32,7 @@ static bool append(char *out, size_t *n, const char *text, size_t n_bytes)
     return true;
 }
 
-/* Writes out \s and \S. \S within a class stays, which differs for U+180E alone. */
+/* Writes out \s and \S, which are within no class. */
 static bool write_out_spaces(const char *pattern, char out[MAX_PATTERN])
 {
     bool in_class = false, fits = true;
@@ -52,8 +58,14 @@ zero_status_t splitter_add(splitter_t *splitter, const char *path, const char *p
     char written[MAX_PATTERN], why[128] = "it is too long";
     int error = 0;
     PCRE2_SIZE at = 0;
+    const char *differs = pattern_differs(pattern);
     if (splitter->n_steps == SPLIT_MAX_STEPS)
         return report_error(ZERO_ERROR_USAGE, "'%s': pre_tokenizer has more than %d steps", path, SPLIT_MAX_STEPS);
+    if (differs)
+        return report_error(ZERO_ERROR_USAGE,
+                            "'%s': pre_tokenizer: the pattern '%.100s' is not known to mean here what it means to "
+                            "tokenizers: it has %s",
+                            path, pattern, differs);
     pcre2_code *code = NULL;
     if (write_out_spaces(pattern, written)) {
         code = pcre2_compile((PCRE2_SPTR)written, PCRE2_ZERO_TERMINATED,
@@ -63,16 +75,42 @@ zero_status_t splitter_add(splitter_t *splitter, const char *path, const char *p
     if (!code)
         return report_error(ZERO_ERROR_USAGE, "'%s': pre_tokenizer: the pattern '%.100s' cannot be used: %s", path,
                             pattern, why);
+    if (!splitter->unknown)
+        splitter->unknown = pcre2_compile((PCRE2_SPTR) "\\p{Cn}", PCRE2_ZERO_TERMINATED, PCRE2_UTF, &error, &at, NULL);
     pcre2_jit_compile(code, PCRE2_JIT_COMPLETE); /* where there is none, matching takes longer */
     splitter->steps[splitter->n_steps++].pattern = code;
-    return ZERO_OK;
+    return splitter->unknown ? ZERO_OK : report_rank_error(ZERO_ERROR_MEMORY, "tokenizer: no memory");
 }
 
 void splitter_destroy(splitter_t *splitter)
 {
     for (int i = 0; i < splitter->n_steps; i++)
         pcre2_code_free(splitter->steps[i].pattern);
+    pcre2_code_free(splitter->unknown);
     *splitter = (splitter_t){0};
+}
+
+/* Refuses text with a character that PCRE2's tables do not know. Those that Unicode will never assign are no letters.
+ */
+static zero_status_t check_known(const splitter_t *splitter, pcre2_match_data *match, const char *text, size_t n_bytes)
+{
+    char version[64] = "";
+    const PCRE2_SIZE *found = pcre2_get_ovector_pointer(match);
+    for (size_t done = 0;
+         pcre2_match(splitter->unknown, (PCRE2_SPTR)text, n_bytes, done, PCRE2_NO_UTF_CHECK, match, NULL) > 0;
+         done = found[1]) {
+        uint32_t code;
+        utf8_read((const unsigned char *)text + found[0], n_bytes - found[0], &code);
+        if ((code & 0xfffe) == 0xfffe || (code >= 0xfdd0 && code <= 0xfdef))
+            continue;
+        pcre2_config(PCRE2_CONFIG_UNICODE_VERSION, version);
+        return report_error(
+            ZERO_ERROR_FORMAT,
+            "the text has U+%04X, which PCRE2 does not know (its Unicode is %s): whether it is a letter "
+            "decides the tokens, so use a newer PCRE2 or leave it out",
+            (unsigned)code, version);
+    }
+    return ZERO_OK;
 }
 
 static zero_status_t cut(const splitter_t *splitter, int step, pcre2_match_data *match, const char *text,
@@ -103,7 +141,9 @@ zero_status_t splitter_run(const splitter_t *splitter, int first, const char *te
     pcre2_match_data *match = pcre2_match_data_create(1, NULL);
     if (!match)
         return report_rank_error(ZERO_ERROR_MEMORY, "tokenizer: no memory to match");
-    zero_status_t status = cut(splitter, first, match, text, n_bytes, fn, user);
+    zero_status_t status = first == 0 ? check_known(splitter, match, text, n_bytes) : ZERO_OK;
+    if (status == ZERO_OK)
+        status = cut(splitter, first, match, text, n_bytes, fn, user);
     pcre2_match_data_free(match);
     return status;
 }

@@ -15,6 +15,7 @@ typedef struct split_step {
 typedef struct splitter {
     split_step_t steps[SPLIT_MAX_STEPS];
     int n_steps;
+    void *unknown;   /* pcre2_code *: characters that PCRE2's tables do not know */
     bool adds_space; /* before text that does not begin with one: "add_prefix_space" */
 } splitter_t;
 

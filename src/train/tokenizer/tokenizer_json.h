@@ -22,6 +22,7 @@ typedef struct file {
     const json_t *root, *model;
     tokenizer_t *tokenizer;
     bool is_of_bytes; /* the vocabulary writes bytes as characters; otherwise tokens are text, as in SentencePiece */
+    bool splits_into_bytes;      /* a ByteLevel has been read among the pre-tokenizers */
     int32_t byte_of[512];        /* of the characters that stand for bytes; -1: none */
     decoder_step_t decoder_step; /* the last that was read */
     const char *mark, *space;    /* what the decoder replaces, and by what; NULL: nothing */

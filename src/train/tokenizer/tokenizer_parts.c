@@ -107,6 +107,9 @@ static zero_status_t take_pre_tokenizer(file_t *file, const json_t *part, const 
 {
     splitter_t *splitter = &file->tokenizer->splitter;
     const json_t *use_regex = json_object_get(part, "use_regex");
+    if (file->splits_into_bytes)
+        return tokenizer_refuse(file, "pre_tokenizer", "a step behind ByteLevel, which sees its characters for bytes,",
+                                "ByteLevel as the last step");
     if (strcmp(type, "Split") == 0)
         return take_split(file, part);
     if (strcmp(type, "Metaspace") == 0 && is_alone && !file->is_of_bytes)
@@ -117,6 +120,7 @@ static zero_status_t take_pre_tokenizer(file_t *file, const json_t *part, const 
         return tokenizer_refuse(file, "pre_tokenizer", type,
                                 file->is_of_bytes ? "ByteLevel, Split and Digits"
                                                   : "Metaspace alone, Split and Digits with such a decoder");
+    file->splits_into_bytes = true;
     splitter->adds_space = tokenizer_is_set(part, "add_prefix_space");
     if (splitter->adds_space && !is_alone)
         return tokenizer_refuse(file, "pre_tokenizer", "add_prefix_space behind another step",
@@ -237,5 +241,8 @@ zero_status_t tokenizer_read_forms(file_t *file)
 zero_status_t tokenizer_read_splits(file_t *file)
 {
     TRY(for_each_part(file, "pre_tokenizer", "pretokenizers", take_pre_tokenizer));
+    if (file->is_of_bytes && !file->splits_into_bytes)
+        return tokenizer_refuse(file, "pre_tokenizer", "without ByteLevel, though the decoder has it",
+                                "both or none of them");
     return for_each_part(file, "post_processor", "processors", take_post_processor);
 }

@@ -167,7 +167,13 @@ static const struct {
     {"gpt2", "normalizer", "{\"type\": \"Lowercase\"}", "normalizer is Lowercase"},
     {"gpt2", "pre_tokenizer", "{\"type\": \"Metaspace\"}", "pre_tokenizer is Metaspace"},
     {"gpt2", "pre_tokenizer", "{\"type\": \"Split\", \"pattern\": {\"Regex\": \"(\"}, \"behavior\": \"Isolated\"}",
-     "the pattern '(' cannot be used"},
+     "it has a group without its end"},
+    {"gpt2", "pre_tokenizer", "{\"type\": \"Split\", \"pattern\": {\"Regex\": \"a\"}, \"behavior\": \"Isolated\"}",
+     "pre_tokenizer is without ByteLevel"},
+    {"gpt2", "pre_tokenizer", "null", "pre_tokenizer is without ByteLevel"},
+    {"gpt2", "pre_tokenizer",
+     "{\"type\": \"Sequence\", \"pretokenizers\": [{\"type\": \"ByteLevel\"}, {\"type\": \"Digits\"}]}",
+     "pre_tokenizer is a step behind ByteLevel"},
     {"gpt2", "pre_tokenizer", "{\"type\": \"Split\", \"pattern\": {\"Regex\": \"a\"}, \"behavior\": \"Removed\"}",
      "the behavior of a Split is Removed"},
     {"gpt2", "post_processor", "{\"type\": \"RobertaProcessing\"}", "post_processor is RobertaProcessing"},
@@ -217,6 +223,18 @@ START_TEST(what_is_not_implemented_is_refused_by_name)
 }
 END_TEST
 
+/* U+10FFFD is private, and U+FFFF will never be assigned; U+3FFFC may be. */
+START_TEST(characters_newer_than_the_tables_are_refused)
+{
+    tokenizer_t *tokenizer = open_family("llama3");
+    tokens_t tokens = {0};
+    ck_assert_int_eq(tokenizer_encode(tokenizer, "a\xf4\x8f\xbf\xbd \xef\xbf\xbf", 9, false, &tokens), ZERO_OK);
+    ck_assert_int_eq(tokenizer_encode(tokenizer, "a \xf0\xbf\xbf\xbc", 6, false, &tokens), ZERO_ERROR_FORMAT);
+    tokens_free(&tokens);
+    tokenizer_close(tokenizer);
+}
+END_TEST
+
 /* transformers writes tokenizer.json of SentencePiece's own file. */
 START_TEST(a_sentencepiece_file_alone_is_refused_with_the_way_out)
 {
@@ -245,6 +263,7 @@ static Suite *suite(void)
     tcase_add_loop_test(c, text_is_composed, 0, sizeof NFC_CASES / sizeof NFC_CASES[0]);
     tcase_add_loop_test(c, what_is_not_implemented_is_refused_by_name, 0, sizeof REFUSALS / sizeof REFUSALS[0]);
     tcase_add_test(c, a_sentencepiece_file_alone_is_refused_with_the_way_out);
+    tcase_add_test(c, characters_newer_than_the_tables_are_refused);
     suite_add_tcase(s, c);
     return s;
 }
