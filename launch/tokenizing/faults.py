@@ -1,0 +1,23 @@
+"""What the parts of launch/tokenize share: the error that ends a run with one line, and lines on stderr."""
+
+import json
+import os
+import sys
+
+
+class Fault(Exception):
+    """What ends the run with one line."""
+
+
+def say(text):
+    print("launch/tokenize: " + text, file=sys.stderr, flush=True)
+
+
+def read_json(path):
+    if not os.path.exists(path):
+        return {}
+    try:
+        with open(path, encoding="utf-8") as file:
+            return json.load(file)
+    except ValueError as error:
+        raise Fault("'%s' is not JSON: %s" % (path, error))

@@ -1,0 +1,84 @@
+"""The token file: three files that grow in OUT.unfinished, from which a stopped run continues, and their assembly. The
+format is in src/train/tokens/token_header.h."""
+
+import collections
+import json
+import os
+import shutil
+import struct
+
+from tokenizing.faults import read_json, say
+
+
+class Progress:
+    """What is on the disk already, and how much of it belongs to whole parts."""
+
+    def __init__(self, output, identity):
+        self.folder = output + ".unfinished"
+        self.state_path = os.path.join(self.folder, "state.json")
+        self.state = {"identity": identity, "parts": 0, "tokens": 0, "documents": 0, "sizes": [0, 0, 0], "stats": {},
+                      "bad": []}
+        os.makedirs(self.folder, exist_ok=True)
+        before = read_json(self.state_path)
+        if before.get("identity") == identity:
+            self.state = before
+        elif before:
+            say("'%s' is of other input, settings, tokenizer or template: it is begun anew" % self.folder)
+        self.files = [open(os.path.join(self.folder, name), "ab") for name in ("tokens", "documents", "counts")]
+        for file, size in zip(self.files, self.state["sizes"]):
+            file.truncate(size)
+            file.seek(0, os.SEEK_END)
+
+    def add(self, result):
+        starts = []
+        for i, length in enumerate(result.lengths):
+            if i > 0 or not result.continues:
+                starts.append(self.state["tokens"])
+            self.state["tokens"] += length
+        packed = struct.pack("<%dQ" % len(starts), *starts)
+        for file, content in zip(self.files, (b"".join(result.tokens), packed, b"".join(result.counts))):
+            file.write(content)
+        self.state["parts"] += 1
+        self.state["documents"] += len(starts)
+        self.state["stats"] = dict(collections.Counter(self.state["stats"]) + result.stats)
+        self.state["bad"] = (self.state["bad"] + [list(bad) for bad in result.bad])[:5]
+        self.state["stats"]["bad"] = self.state["stats"].get("bad", 0) + len(result.bad)
+
+    def save(self):
+        for file in self.files:
+            file.flush()
+            os.fsync(file.fileno())
+        self.state["sizes"] = [file.tell() for file in self.files]
+        with open(self.state_path + ".new", "w", encoding="utf-8") as file:
+            json.dump(self.state, file)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(self.state_path + ".new", self.state_path)
+
+    def n_counted(self):
+        import numpy
+
+        counts = numpy.memmap(os.path.join(self.folder, "counts"), "u1", "r")
+        return int(sum(counts[at : at + (1 << 24)].sum() for at in range(0, len(counts), 1 << 24)))
+
+
+def assemble(progress, output, encoder):
+    """Joins the three files behind a header."""
+    import numpy
+
+    state, tokenizer, chat = progress.state, encoder.tokenizer, encoder.chat is not None
+    with open(output + ".new", "wb") as out:
+        out.write(b"ZEROTOK\0" + struct.pack("<IIQQQQI12x", 1, encoder.width, state["tokens"], tokenizer.vocab_size,
+                                             tokenizer.hash, state["documents"], chat))
+        for name in ("tokens", "documents"):
+            with open(os.path.join(progress.folder, name), "rb") as file:
+                shutil.copyfileobj(file, out, 1 << 20)
+            out.write(bytes(-out.tell() % 8))
+        if chat:
+            counts = numpy.memmap(os.path.join(progress.folder, "counts"), "u1", "r")
+            for at in range(0, len(counts), 1 << 24):
+                out.write(numpy.packbits(counts[at : at + (1 << 24)], bitorder="little").tobytes())
+        out.flush()
+        os.fsync(out.fileno())
+    os.replace(output + ".new", output)
+    shutil.rmtree(progress.folder)
