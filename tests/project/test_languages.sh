@@ -209,6 +209,13 @@ if "$python" -c 'import numpy' 2>/dev/null; then
     claim "Python's functions are called in a step, their exceptions arrive, and ranks form groups" timeout 60 "$python" \
         tests/project/callbacks.py "$scratch/python"
     claim "... on 3 ranks" ranks 3 "$python" tests/project/callbacks.py "$scratch/python3"
+    claim "NumPy's views hold numbers; those of bf16 are refused without ml_dtypes" timeout 60 "$python" \
+        tests/project/views.py refused
+    if "$python" -c 'import ml_dtypes' 2>/dev/null; then
+        claim "... and with it hold numbers" timeout 60 "$python" tests/project/views.py
+    else
+        echo "SKIP: views of bf16: ml_dtypes is not installed"
+    fi
     cat >"$scratch/layout.py" <<'EOF'
 import ctypes
 import sys

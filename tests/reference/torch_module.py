@@ -338,7 +338,10 @@ def given_away(comm, claim):
             stream = torch.cuda.current_stream().cuda_stream if DEVICE == "cuda" else None
 
             def view(array, address):
-                return torch.from_dlpack(array if DEVICE == "cuda" else libzero.DeviceArray(address, kind, (3, 5), is_cpu=True))
+                if DEVICE == "cuda":
+                    return torch.from_dlpack(array)
+                assert array.dtype.name == str(dtype).removeprefix("torch.") and array.ctypes.data == address, array
+                return torch.from_dlpack(libzero.DeviceArray(address, kind, (3, 5), is_cpu=True))
 
             engine.init_parameters()
             engine.begin(stream=stream)

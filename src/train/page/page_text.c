@@ -17,7 +17,7 @@ const char page_head[] =
     "section { min-width: 0; } svg { width: 100%; height: 260px; display: block; }\n"
     "svg text { fill: var(--faint); font-size: 11px; } .grid { stroke: var(--line); }\n"
     "table { border-collapse: collapse; margin: 1em 0; } td, th { text-align: left; padding: .15em .8em .15em 0; border-bottom: 1px solid var(--line); overflow-wrap: anywhere; }\n"
-    ".wide { overflow-x: auto; } #runs-shown { max-height: 25em; overflow-y: auto; } #summary { white-space: nowrap; margin-top: 0; } #summary td { overflow-wrap: normal; } .key { display: inline-block; width: 1em; height: .6em; margin-right: .4em; }\n"
+    ".wide { overflow-x: auto; } #runs-shown { max-height: 25em; overflow-y: auto; margin-bottom: 1em; } #summary { white-space: nowrap; margin: 0; } #summary td { overflow-wrap: normal; } .key { display: inline-block; width: 1em; height: .6em; margin-right: .4em; }\n"
     "#parts section { margin-top: 2em; } .note { color: var(--faint); margin: 0 0 .5em; overflow-wrap: anywhere; } .label { margin: .5em 0 0; overflow-wrap: anywhere; }\n"
     "svg.bar { height: 26px; } .legend { margin: .5em 0; } .item { display: inline-block; margin-right: 1.2em; } .numbers td, .numbers th { white-space: nowrap; overflow-wrap: normal; } .texts td:first-child { overflow-wrap: normal; } .texts td + td { min-width: 9em; }\n"
     "</style></head><body><h1>zerotrain report</h1>\n"
