@@ -698,6 +698,10 @@ def run_on_ranks(folder, what):
         differing_ranks(comm, claim, stage)
         settings_of_parameters(comm, claim, stage)
         hooks(comm, claim, stage)
+        torch_around.checkpoints(comm, claim, stage, DEVICE)
+        torch_around.failing_checkpoint(comm, claim, stage, DEVICE)
+        torch_around.contexts(comm, claim, stage, DEVICE)
+    torch_around.refusals(comm, claim, DEVICE)
     half_precision(comm, claim)
     compiled(comm, claim)
     given_away(comm, claim)
@@ -739,6 +743,7 @@ if __name__ == "__main__":
     if sys.argv[1] == "ranks":
         import libzero
         import libzero.torch
+        import torch_around
         run_on_ranks(*sys.argv[2:])
     else:
         sys.exit(main(os.path.abspath(sys.argv[1]), [int(number) for number in sys.argv[2:]] or [1, 2, 3]))
