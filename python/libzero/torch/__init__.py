@@ -17,7 +17,8 @@ view is made anew in backward's own acquire. A view that outlives the unit other
 parameter, since libzero will use that memory for other units.
 
 The unit's forward is one node of the outer graph. Its backward acquires, runs the graph within, writes gradients into
-libzero's memory, and ends with grad_ready: so units come in exactly the reverse order.
+libzero's memory, and ends with grad_ready: so units come in exactly the reverse order. torch.utils.checkpoint may be in
+a unit, or around one: backward's acquire then comes before the unit's second forward.
 
 torch.compile sees what is in a unit: there parameters are inputs of the graph, so units of equal code and shapes share
 one. libzero's calls around it are outside, and torch.compile of a whole net breaks its graph there.
