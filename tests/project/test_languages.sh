@@ -216,7 +216,7 @@ if "$python" -c 'import numpy' 2>/dev/null; then
     else
         echo "SKIP: views of bf16: ml_dtypes is not installed"
     fi
-    ends_with() { timeout 30 mpirun --bind-to none --map-by :OVERSUBSCRIBE -np 2 "$python" tests/project/exits.py "$2"; [[ $? == "$1" ]]; }
+    ends_with() { timeout 30 mpirun --bind-to none --map-by :OVERSUBSCRIBE -np 2 "$python" tests/project/exits.py "$2" </dev/null; [[ $? == "$1" ]]; }
     while read -r code case text; do
         claim "Python: $text" ends_with "$code" "$case"
     done <<'EOF'
