@@ -6,12 +6,8 @@ as in C, and Engine raises it again."""
 import ctypes
 from ctypes import CFUNCTYPE, POINTER, Structure, c_char_p, c_float, c_int, c_size_t, c_uint8, c_uint32, c_uint64, c_void_p
 
-import numpy
-
-from ._device_array import DeviceArray, UINT32, UINT64
+from ._device_array import UINT32, UINT64, view_of
 from ._zero_h import ERROR_ARGUMENT, FP32, OK
-
-_NUMPY = {FP32: numpy.float32, UINT32: numpy.uint32, UINT64: numpy.uint64}
 
 
 class _Update(Structure):
@@ -57,20 +53,11 @@ class Run:
         for name in struct.values:
             setattr(self, name, getattr(struct, name))
         for name, dtype in struct.arrays.items():
-            setattr(self, name, _array(getattr(struct, name), dtype, struct.shape(), is_cpu, stream))
+            address = getattr(struct, name)
+            setattr(self, name, view_of(address, dtype, struct.shape(), is_cpu, stream) if address else None)
         for name, dtype in struct.scalars.items():
-            array = _array(getattr(struct, name), dtype, (1,), is_cpu, stream)
+            array = view_of(getattr(struct, name), dtype, (1,), is_cpu, stream)
             setattr(self, name, array[0] if is_cpu else array)
-
-
-def _array(address, dtype, shape, is_cpu, stream):
-    if not address:
-        return None
-    if not is_cpu:
-        return DeviceArray(address, dtype, shape, stream)
-    kind = numpy.dtype(_NUMPY[dtype])
-    n_bytes = int(numpy.prod(shape)) * kind.itemsize
-    return numpy.frombuffer((ctypes.c_char * n_bytes).from_address(address), kind).reshape(shape)
 
 
 def _function(struct):

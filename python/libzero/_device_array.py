@@ -1,4 +1,5 @@
-"""Arrays in device memory, for other packages: DLPack (torch, cupy, jax), and CUDA's array interface (cupy, numba).
+"""Views of libzero's memory: NumPy's arrays on CPUs; in device memory arrays for other packages, by DLPack (torch, cupy,
+jax) and CUDA's array interface (cupy, numba).
 
 See dlpack.h of DLPack 0.8, and "CUDA Array Interface (Version 3)" in Numba's manual.
 """
@@ -7,6 +8,8 @@ import ctypes
 import functools
 import math
 from ctypes import byref, c_int, c_int32, c_int64, c_uint8, c_uint16, c_uint64, c_void_p
+
+import numpy
 
 from ._zero_h import BF16, FP16, FP32
 
@@ -84,6 +87,10 @@ class DeviceArray:
     dtype = property(lambda self: _TYPES[self._type][0])
     size = property(lambda self: math.prod(self.shape))
 
+    def __array__(self, *_, **__):
+        """NumPy would make an array of one object of it."""
+        raise TypeError(f"{self!r} is no array of NumPy's: take torch.from_dlpack or cupy.from_dlpack")
+
     def __repr__(self):
         return f"<libzero tensor {self.dtype}{list(self.shape)} at {self._address:#x}>"
 
@@ -121,3 +128,23 @@ class DeviceArray:
             raise AttributeError(f"CUDA's array interface has no {self.dtype} on this device: use DLPack")
         return {"shape": self.shape, "typestr": {FP32: "<f4", FP16: "<f2", UINT32: "<u4", UINT64: "<u8"}[self._type], "data": (self._address, False),
                 "strides": None, "stream": self._stream or 1, "version": 3}
+
+
+def _numpy_type(dtype):
+    if dtype != BF16:
+        return numpy.dtype(_TYPES[dtype][0])
+    try:
+        from ml_dtypes import bfloat16
+    except ImportError as error:
+        raise ImportError("NumPy has no bfloat16 of its own: install the package ml_dtypes (pip install ml_dtypes), or "
+                          "create the engine with dtype=libzero.FP32") from error
+    return numpy.dtype(bfloat16)
+
+
+def view_of(address, dtype, shape, is_cpu, stream):
+    """Returns libzero's memory as an array whose elements are numbers of this dtype: NumPy's, or a DeviceArray."""
+    if not is_cpu:
+        return DeviceArray(address, dtype, shape, stream)
+    kind = _numpy_type(dtype)
+    memory = (ctypes.c_char * (math.prod(shape) * kind.itemsize)).from_address(address)
+    return numpy.frombuffer(memory, kind).reshape(shape)

@@ -9,9 +9,9 @@ from ctypes import byref, c_double
 import numpy
 
 from ._callbacks import Calls
-from ._device_array import DeviceArray
+from ._device_array import view_of
 from ._objects import Handle
-from ._zero_h import (ALL_RANKS, BF16, FP16, FP32, OK, OWN, PASS_TRAIN, WEIGHT, Config, Group, P, Partial, SaveOptions,
+from ._zero_h import (ALL_RANKS, OK, OWN, PASS_TRAIN, WEIGHT, Config, Group, P, Partial, SaveOptions,
                       StepResult, check, lib)
 
 
@@ -142,16 +142,6 @@ class Engine(Handle):
         """In the place of forward or backward: this rank does not use the unit."""
         self._check(lib.zero_unused(self._handle, unit, stream))
 
-    def _view(self, address, dtype, tensor):
-        if not address:
-            raise ValueError(f"tensor {tensor} is not in the unit that is acquired")
-        if not self._is_cpu:
-            return DeviceArray(address, dtype, self._shapes[tensor], self._stream)
-        kind = {FP32: numpy.float32, BF16: numpy.uint16, FP16: numpy.float16}[dtype]
-        shape = self._shapes[tensor]
-        n_bytes = int(numpy.prod(shape)) * numpy.dtype(kind).itemsize
-        return numpy.frombuffer((ctypes.c_char * n_bytes).from_address(address), kind).reshape(shape)
-
     def param_address(self, tensor):
         return lib.zero_param(self._handle, tensor)
 
@@ -161,17 +151,23 @@ class Engine(Handle):
         return grad.data, grad.dtype, grad.accumulate
 
     def param(self, tensor):
-        """Returns the acquired tensor, to be read only: an array of NumPy's, with bf16 as its bits in uint16; on a GPU a
+        """Returns the acquired tensor, to be read only: an array of NumPy's, in bf16 of ml_dtypes.bfloat16; on a GPU a
         DeviceArray."""
-        view = self._view(self.param_address(tensor), self._dtype, tensor)
+        view = self._view(self.param_address(tensor), self._dtype, tensor, "is not in the unit that is acquired")
         if self._is_cpu:
             view.flags.writeable = False
         return view
 
     def grad(self, tensor):
-        """Returns where to write the gradient; grad_address says whether to add."""
+        """Returns where to write the gradient, as an array like param's; grad_address says whether to add."""
         address, dtype, _ = self.grad_address(tensor)
-        return self._view(address, dtype, tensor)
+        return self._view(address, dtype, tensor, "has no gradient here: it is frozen, or not in the unit that is acquired "
+                                                  "in backward")
+
+    def _view(self, address, dtype, tensor, is_absent):
+        if not address:
+            raise ValueError(f"tensor {tensor} {is_absent}")
+        return view_of(address, dtype, self._shapes[tensor], self._is_cpu, self._stream)
 
     def loss_scale_address(self):
         return lib.zero_loss_scale(self._handle)

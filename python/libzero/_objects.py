@@ -11,13 +11,36 @@ from ._zero_h import (COMM_AUTO, DEVICE_CPU, ERROR_ARGUMENT, ERROR_PEER, INIT_ZE
 
 
 _open = {}  # handles by id, as weak references, the oldest first
+_unwound = []  # handles whose block an exception has left
+_fails = False  # whether the program is ending with an exception or an exit code
+
+
+class _Exit(SystemExit):
+    """What sys.exit raises. When it ends the program, and only then, Python reads its code from outside any frame."""
+
+    @property
+    def code(self):
+        global _fails
+        code = SystemExit.code.__get__(self)
+        try:
+            sys._getframe(1)
+        except ValueError:
+            _fails = code not in (None, 0)
+        return code
+
+
+def _exit(status=None, /):
+    """Ends the program, as Python's sys.exit does, by SystemExit."""
+    raise _Exit(status)
 
 
 class Handle:
-    """Owns an object of zero.h and keeps what it uses."""
+    """Owns an object of zero.h and keeps what it uses. To destroy one may wait for all ranks, so behind a failure of this
+    rank none is: mpirun then ends the others."""
     _destroy = None
 
     def __init__(self, create, *uses):
+        sys.exit = _exit
         self._handle, self._uses = P(), uses
         check(create(byref(self._handle)))
         _open[id(self)] = weakref.ref(self)
@@ -27,15 +50,19 @@ class Handle:
         program."""
         handle, self._handle = self._handle, P()
         _open.pop(id(self), None)
-        if handle:
+        if handle and not _fails:
             getattr(lib, self._destroy)(handle)
         self._uses = ()
 
     def __enter__(self):
         return self
 
-    def __exit__(self, *exception):
-        self.close()
+    def __exit__(self, kind, *_):
+        """An exception may be this rank's alone: then the object stays until close() or the end of the program."""
+        if kind is None:
+            self.close()
+        else:
+            _unwound.append(self)
 
     def __del__(self):
         if getattr(self, "_handle", None):
@@ -44,13 +71,13 @@ class Handle:
 
 @atexit.register
 def _close_all():
-    """Closes what is left, since mpirun counts a rank as failed that ends without MPI_Finalize. Not behind an exception:
-    other ranks then learn by this one's end that it failed."""
-    if not hasattr(sys, "last_type"):
-        for reference in reversed(list(_open.values())):
-            handle = reference()
-            if handle is not None:
-                handle.close()
+    """Closes what is left, since mpirun counts a rank as failed that ends without MPI_Finalize."""
+    global _fails
+    _fails = _fails or hasattr(sys, "last_type")
+    for reference in reversed(list(_open.values())):
+        handle = reference()
+        if handle is not None:
+            handle.close()
 
 
 class Comm(Handle):

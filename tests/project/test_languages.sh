@@ -209,6 +209,24 @@ if "$python" -c 'import numpy' 2>/dev/null; then
     claim "Python's functions are called in a step, their exceptions arrive, and ranks form groups" timeout 60 "$python" \
         tests/project/callbacks.py "$scratch/python"
     claim "... on 3 ranks" ranks 3 "$python" tests/project/callbacks.py "$scratch/python3"
+    claim "NumPy's views hold numbers; those of bf16 are refused without ml_dtypes" timeout 60 "$python" \
+        tests/project/views.py refused
+    if "$python" -c 'import ml_dtypes' 2>/dev/null; then
+        claim "... and with it hold numbers" timeout 60 "$python" tests/project/views.py
+    else
+        echo "SKIP: views of bf16: ml_dtypes is not installed"
+    fi
+    ends_with() { timeout 30 mpirun --bind-to none --map-by :OVERSUBSCRIBE -np 2 "$python" tests/project/exits.py "$2" </dev/null; [[ $? == "$1" ]]; }
+    while read -r code case text; do
+        claim "Python: $text" ends_with "$code" "$case"
+    done <<'EOF'
+3 function sys.exit(3) on one rank ends the job with that code, without a wait for ranks that do something else
+3 block ... also when it leaves blocks of libzero's objects
+1 message ... and sys.exit of a text with 1
+1 exception ... as does an exception that nothing catches
+0 caught an exit that is caught does not count, and what is not closed is closed at the end
+0 caught_outside objects whose blocks an exception has left are closed at the end
+EOF
     cat >"$scratch/layout.py" <<'EOF'
 import ctypes
 import sys

@@ -338,7 +338,10 @@ def given_away(comm, claim):
             stream = torch.cuda.current_stream().cuda_stream if DEVICE == "cuda" else None
 
             def view(array, address):
-                return torch.from_dlpack(array if DEVICE == "cuda" else libzero.DeviceArray(address, kind, (3, 5), is_cpu=True))
+                if DEVICE == "cuda":
+                    return torch.from_dlpack(array)
+                assert array.dtype.name == str(dtype).removeprefix("torch.") and array.ctypes.data == address, array
+                return torch.from_dlpack(libzero.DeviceArray(address, kind, (3, 5), is_cpu=True))
 
             engine.init_parameters()
             engine.begin(stream=stream)
@@ -695,6 +698,10 @@ def run_on_ranks(folder, what):
         differing_ranks(comm, claim, stage)
         settings_of_parameters(comm, claim, stage)
         hooks(comm, claim, stage)
+        torch_around.checkpoints(comm, claim, stage, DEVICE)
+        torch_around.failing_checkpoint(comm, claim, stage, DEVICE)
+        torch_around.contexts(comm, claim, stage, DEVICE)
+    torch_around.refusals(comm, claim, DEVICE)
     half_precision(comm, claim)
     compiled(comm, claim)
     given_away(comm, claim)
@@ -736,6 +743,7 @@ if __name__ == "__main__":
     if sys.argv[1] == "ranks":
         import libzero
         import libzero.torch
+        import torch_around
         run_on_ranks(*sys.argv[2:])
     else:
         sys.exit(main(os.path.abspath(sys.argv[1]), [int(number) for number in sys.argv[2:]] or [1, 2, 3]))

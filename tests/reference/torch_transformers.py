@@ -125,6 +125,14 @@ def run_on_ranks(folder):
     far = distance(numbers, wanted)
     claim(f"llama, compiled: {graphs['unique_graphs']} graphs for 12 units, losses and norms within 2e-6: {far:.1e}",
           far < 2e-6 and 0 < graphs["unique_graphs"] <= 4)
+    for reentrant in (False, True):
+        model, calls = make(LLAMA).train(), []
+        model.gradient_checkpointing_enable({"use_reentrant": reentrant})
+        model.model.layers[4].input_layernorm.register_forward_hook(lambda *_, calls=calls: calls.append(1))
+        _, numbers = by_libzero(comm, model)
+        far, n_passes = distance(numbers, wanted), N_STEPS * N_MICRO // comm.size
+        claim(f"llama, gradient_checkpointing_enable, use_reentrant={reentrant}: a layer runs {len(calls)} times in {n_passes} "
+              f"passes, losses and norms within 2e-6: {far:.1e}", far < 2e-6 and len(calls) == 2 * n_passes)
     if comm.rank == 0:
         print("done")
 

@@ -17,22 +17,23 @@ view is made anew in backward's own acquire. A view that outlives the unit other
 parameter, since libzero will use that memory for other units.
 
 The unit's forward is one node of the outer graph. Its backward acquires, runs the graph within, writes gradients into
-libzero's memory, and ends with grad_ready: so units come in exactly the reverse order.
+libzero's memory, and ends with grad_ready: so units come in exactly the reverse order. torch.utils.checkpoint may be in
+a unit, or around one: backward's acquire then comes before the unit's second forward.
 
 torch.compile sees what is in a unit: there parameters are inputs of the graph, so units of equal code and shapes share
 one. libzero's calls around it are outside, and torch.compile of a whole net breaks its graph there.
 """
 
 import contextlib
-import ctypes
-import weakref
+import sys
 
 import torch
+import torch.utils.checkpoint
 from torch.utils._pytree import tree_flatten, tree_unflatten
 
 import libzero
 
-from .units import Absent, Unit, Use
+from .units import Absent, Unit, Use, tensor_at
 
 _DTYPES = {libzero.FP32: torch.float32, libzero.BF16: torch.bfloat16, libzero.FP16: torch.float16}
 _LOSS_STEP = 2.0 ** -42  # losses are rounded to multiples of it, so that their sum has no order: zero_step
@@ -40,13 +41,6 @@ _LOSS_STEP = 2.0 ** -42  # losses are rounded to multiples of it, so that their 
 
 class Cancelled(RuntimeError):
     """Another rank's pass ended in an exception: no rank takes this step, and the next micro_step begins it anew."""
-
-
-class _GpuMemory:
-    """Memory of a GPU that a tensor is made of."""
-
-    def __init__(self, address, n_bytes):
-        self.__cuda_array_interface__ = {"shape": (n_bytes,), "typestr": "|u1", "data": (address, False), "version": 3}
 
 
 class Sharded:
@@ -83,11 +77,14 @@ class Sharded:
         self._libzero_device = libzero.Device(comm, libzero.DEVICE_CPU if self.stream is None else gpu)
         self.engine = libzero.Engine(comm, self._libzero_device, model, **settings)
         self._pass, self.current, self.is_backward, self._next, self._in_backward = None, None, False, 0, False
+        # Of torch.utils.checkpoint: the last one's frame with its unit; units in one; the unit whose run backward awaits,
+        # and the inputs and outputs of that run.
+        self._checkpoint, self._checkpointed, self.wanted, self.recomputed = (None, None), set(), None, None
         self.anchor = torch.zeros((), requires_grad=True, device=self._device)
         self._loss = torch.zeros((), dtype=torch.float64, device=self._device)
         self._scale = None
         if self._dtype is torch.float16:
-            self._scale = self._tensor(self.engine.loss_scale_address(), torch.float32, ())[0]
+            self._scale = tensor_at(self.engine.loss_scale_address(), torch.float32, (), self._device)[0]
         self._take_over(parameters)
 
     # ---- declaration ----
@@ -173,39 +170,31 @@ class Sharded:
 
     # ---- memory ----
 
-    def _tensor(self, address, dtype, shape):
-        """Returns a tensor of libzero's memory, and a weak reference that is dead when nothing has it any more."""
-        if not address:
-            raise RuntimeError("libzero has no memory for a tensor that is used here")
-        n_bytes = torch.Size(shape).numel() * dtype.itemsize
-        if self.stream is None:
-            memory = (ctypes.c_char * n_bytes).from_address(address)
-            flat = torch.frombuffer(memory, dtype=dtype)
-        else:
-            memory = _GpuMemory(address, n_bytes)
-            flat = torch.as_tensor(memory, device=self._device).view(dtype)
-        return flat.view(shape), weakref.ref(memory)
-
     def param(self, tensor):
         """Returns a view of the acquired parameter and a weak reference to its memory."""
-        return self._tensor(self.engine.param_address(tensor), self._dtype, self._shapes[tensor])
+        return tensor_at(self.engine.param_address(tensor), self._dtype, self._shapes[tensor], self._device)
 
     def grad(self, tensor):
         """Returns where a gradient goes, and whether to add to what is there."""
         address, dtype, accumulate = self.engine.grad_address(tensor)
-        return self._tensor(address, _DTYPES[dtype], self._shapes[tensor])[0], accumulate
+        return tensor_at(address, _DTYPES[dtype], self._shapes[tensor], self._device)[0], accumulate
 
     # ---- passes ----
 
     def _forward_of(self, module, forward):
         def call(*args, **kwargs):
-            unit = self._use_of(module)
+            if torch._C._functorch.get_interpreter_stack():
+                raise RuntimeError(f"{self._by_module[id(module)][0].name} is used within vmap, grad or another transform of "
+                                   "torch.func: libzero serves none")
+            is_again = self._in_backward
+            unit = self._use_again(module) if is_again else self._use_of(module)
             leaves, spec = tree_flatten((args, kwargs))
             tensors = [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)]
             is_trained = any(tensor in self.trained for tensor in unit.tensors)
             if self._pass == libzero.PASS_TRAIN and torch.is_grad_enabled() and \
                     (is_trained or any(tensor.requires_grad for tensor in tensors)):
-                passed = {"unit": unit, "forward": forward, "leaves": leaves, "spec": spec}
+                passed = {"unit": unit, "forward": forward, "leaves": leaves, "spec": spec, "is_again": is_again,
+                          "recomputes": unit.index in self._checkpointed}
                 results = iter(Use.apply(self.anchor, passed, *tensors))
                 outputs = [next(results) if isinstance(leaf, torch.Tensor) else leaf for leaf in passed["leaves"]]
                 return tree_unflatten(outputs, passed["spec"])
@@ -230,7 +219,39 @@ class Sharded:
             raise RuntimeError(f"{uses[-1].name} is used after {self._units[self._next - 1].name}, but `units` does not "
                                "list it there: list modules in the order of their uses, once for each use")
         self._skip_to(unit.index)
-        self._next = unit.index + 1
+        if self._pass == libzero.PASS_TRAIN:
+            self._note_checkpoint(unit)
+        return unit
+
+    def acquire(self, unit):
+        self.engine.acquire(unit.index, self.stream)
+        self.current = unit
+        self._next = unit.index + (not self.is_backward)
+
+    def _note_checkpoint(self, unit):
+        """Notes whether the unit is used within torch.utils.checkpoint, that is, called by it."""
+        frame = sys._getframe()
+        while frame is not None and frame.f_code.co_filename != torch.utils.checkpoint.__file__:
+            frame = frame.f_back
+        if frame is None:
+            return
+        last, other = self._checkpoint
+        if frame is last:
+            raise RuntimeError(f"{other.name} and {unit.name} are in one torch.utils.checkpoint, but backward has one unit at a "
+                               "time: give each a checkpoint of its own")
+        self._checkpoint = frame, unit
+        self._checkpointed.add(unit.index)
+
+    def _use_again(self, module):
+        """In backward, torch.utils.checkpoint runs a use of the module again: acquires it, if it is not."""
+        uses = [use for use in self._by_module[id(module)] if use.index in self._checkpointed]
+        if not uses:
+            raise RuntimeError(f"{self._by_module[id(module)][0].name} is used in backward, but no torch.utils.checkpoint had it "
+                               "in forward")
+        if self.current in uses:
+            return self.current
+        unit = self.wanted if self.wanted in uses else next((use for use in reversed(uses) if use.index < self._next), uses[0])
+        self.come_to(unit)
         return unit
 
     def _begin_next_pass(self):
@@ -250,10 +271,16 @@ class Sharded:
         """Passes over units that backward leaves out."""
         if not self._in_backward:
             raise RuntimeError("backward of a module that libzero trains: use Sharded.backward(loss)")
+        self._leave_recomputed()
         if unit.index >= self._next:
             raise RuntimeError(f"backward comes to {unit.name} a second time, or after a unit that precedes it")
         self._skip_back_to(unit.index + 1)
-        self._next = unit.index
+
+    def _leave_recomputed(self):
+        """Ends the use of a unit that was run again, if backward does not come to it."""
+        if self.current is not None:
+            self.recomputed = None
+            self.current.leave()
 
     def _skip_back_to(self, index):
         while self._next > index:
@@ -279,9 +306,15 @@ class Sharded:
     def _run(self, kind):
         if self._waiting:
             raise RuntimeError(f"{self._waiting[0]} was on the meta device: load weights first")
+        for module in self.net.modules():
+            for attribute, parameter in module._parameters.items():
+                if parameter is not None and not isinstance(parameter, Absent):
+                    raise RuntimeError(f"{type(module).__name__}.{attribute} has come into the module after Sharded, which does "
+                                       "not train it: add parameters and replace modules before")
         with self._on_stream():
             self.engine.begin(kind, self.stream)
             self._pass, self.is_backward, self._next = kind, False, 0
+            self._checkpointed.clear()
             try:
                 yield
                 self._end()
@@ -295,7 +328,7 @@ class Sharded:
                     self._cancel()
                 raise
             finally:
-                self._pass = None
+                self._pass, self._checkpoint, self.wanted, self.recomputed = None, (None, None), None, None
             if not self._comm.agree(True):
                 self._cancel()
                 raise Cancelled("another rank gave up this pass")
@@ -325,6 +358,7 @@ class Sharded:
     def _abandon(self):
         """Goes through the rest of a pass that failed, as the other ranks do, without computing."""
         with self.engine.without_functions():
+            self.recomputed = None
             if self.current is not None:
                 self.current.views.clear()
                 self.current.release()
@@ -342,8 +376,10 @@ class Sharded:
         self._skip_to(len(self._units))
         self._loss += torch.round(loss.detach().double() / _LOSS_STEP) * _LOSS_STEP
         self.is_backward = self._in_backward = True
+        self._checkpoint = None, None
         try:
             (loss if self._scale is None else loss * self._scale).backward()
+            self._leave_recomputed()
         finally:
             self._in_backward = False
 

@@ -5,7 +5,9 @@ a Fetch; its backward acquires the unit, runs that graph, and ends the unit with
 the reverse order, and all that backward does with a parameter is between acquire and grad_ready.
 """
 
+import ctypes
 import gc
+import weakref
 
 import torch
 from torch.autograd.function import once_differentiable
@@ -30,6 +32,9 @@ class Absent(torch.nn.Parameter):
 
     @classmethod
     def __torch_function__(cls, function, types, args=(), kwargs=None):
+        if function == torch.Tensor.grad.__get__:
+            raise RuntimeError(f"{args[0].libzero_name} has no .grad: its gradient is libzero's. Sharded.step clips and updates, "
+                               "so leave out zero_grad, clip_grad_norm_ and torch's optimizers")
         if function in _HARMLESS or function.__name__ == "__get__":
             with torch._C.DisableTorchFunctionSubclass():
                 result = function(*args, **(kwargs or {}))
@@ -38,6 +43,27 @@ class Absent(torch.nn.Parameter):
         absent = next(arg for arg in tree_flatten((args, kwargs))[0] if isinstance(arg, cls))
         raise RuntimeError(f"{absent.libzero_name} is used outside its unit, where libzero holds it: list the module that "
                            "uses it in `units`; for its value take Sharded.state_dict")
+
+
+class _GpuMemory:
+    """Memory of a GPU that a tensor is made of."""
+
+    def __init__(self, address, n_bytes):
+        self.__cuda_array_interface__ = {"shape": (n_bytes,), "typestr": "|u1", "data": (address, False), "version": 3}
+
+
+def tensor_at(address, dtype, shape, device):
+    """Returns a tensor of libzero's memory, and a weak reference that is dead when nothing has it any more."""
+    if not address:
+        raise RuntimeError("libzero has no memory for a tensor that is used here")
+    n_bytes = torch.Size(shape).numel() * dtype.itemsize
+    if device.type == "cpu":
+        memory = (ctypes.c_char * n_bytes).from_address(address)
+        flat = torch.frombuffer(memory, dtype=dtype)
+    else:
+        memory = _GpuMemory(address, n_bytes)
+        flat = torch.as_tensor(memory, device=device).view(dtype)
+    return flat.view(shape), weakref.ref(memory)
 
 
 class _Saved:
@@ -59,18 +85,34 @@ class Unit:
     tensors = property(lambda self: dict.fromkeys(tensor for _, _, tensor in self.places))
 
     def enter(self, with_graph):
-        """Acquires the unit and puts views into its modules."""
+        """Acquires the unit, unless it is, and puts views into its modules."""
         sharded = self.sharded
-        sharded.engine.acquire(self.index, sharded.stream)
-        sharded.current, self.written = self, set()
-        for tensor in self.tensors:
-            self.views[tensor], self.keepers[tensor] = sharded.param(tensor)
-            self.by_address[self.views[tensor].data_ptr()] = tensor
+        self.check_parameters()
+        if sharded.current is not self:
+            sharded.acquire(self)
+            self.written = set()
+            for tensor in self.tensors:
+                self.views[tensor], self.keepers[tensor] = sharded.param(tensor)
+                self.by_address[self.views[tensor].data_ptr()] = tensor
         for module, attribute, tensor in self.places:
             shown = self.views[tensor]
             if with_graph and tensor in sharded.trained:
                 shown = Fetch.apply(sharded.anchor, self, tensor)
             module._parameters[attribute] = shown
+
+    def check_parameters(self):
+        """Refuses parameters that somebody has put in the place of ours, or added: they would have no effect."""
+        ours = {(id(module), attribute): self.sharded.placeholders[tensor] for module, attribute, tensor in self.places}
+        for part in self.module.modules():
+            for attribute, parameter in part._parameters.items():
+                if parameter is not ours.pop((id(part), attribute), None):
+                    raise RuntimeError(f"{self.name}: {type(part).__name__}.{attribute} is not the parameter that Sharded got: "
+                                       "torch.func.functional_call and parameters that come later are not served. Add "
+                                       "parameters before Sharded, and change weights by load_state_dict")
+        if ours:
+            (_, attribute), absent = next(iter(ours.items()))
+            raise RuntimeError(f"{self.name}: the parameter {absent.libzero_name} is gone from its module ({attribute}): "
+                               "register parametrizations and remove modules before Sharded")
 
     def hide(self):
         for module, attribute, tensor in self.places:
@@ -83,7 +125,7 @@ class Unit:
     def leave(self):
         """Checks that nothing has changed a parameter, nor keeps a view, and releases the unit."""
         for tensor, view in self.views.items():
-            if view._version != 0:
+            if not view.is_inference() and view._version != 0:
                 raise RuntimeError(f"{self.name} changed its parameter {self.sharded.names[tensor]} in place: only "
                                    "steps change parameters")
         view = None
@@ -113,18 +155,20 @@ class Unit:
         else:
             sharded.engine.release(self.index, sharded.stream)
 
-    def forward(self, forward, leaves, spec, with_graph):
-        """Runs the module's own forward. Returns its outputs as leaves, of which none is a view of a parameter."""
+    def forward(self, forward, leaves, spec, with_graph, pack=None, stays=False):
+        """Runs the module's own forward. Returns its outputs as leaves, of which none is a view of a parameter. pack: what
+        becomes of that which autograd saves. stays: the unit's use goes on, with its backward."""
         self.enter(with_graph)
         try:
             args, kwargs = tree_unflatten(leaves, spec)
-            with torch.autograd.graph.saved_tensors_hooks(self.pack, _unpack):
+            with torch.autograd.graph.saved_tensors_hooks(pack or self.pack, _unpack):
                 outputs = forward(*args, **kwargs)
         finally:
             self.hide()
         outputs, spec = tree_flatten(outputs)
         outputs = [self.apart(output) for output in outputs]
-        self.leave()
+        if not stays:
+            self.leave()
         return outputs, spec
 
     def backward(self, outputs, grads):
@@ -156,12 +200,18 @@ class Unit:
         # detach: an output would keep its own graph. torch does not compare versions where there are hooks.
         return saved.detach(), saved._version
 
+    def forget(self, _):
+        return self
+
     def again(self, saved):
         """Makes anew what was saved of a parameter."""
         if not self.is_in_backward():
-            raise RuntimeError(f"backward comes to {self.name} outside its turn: what a unit computes leaves it only "
-                               "as tensors in its result, also in lists, tuples and dicts")
+            raise self.outside_its_turn()
         return self.views[saved.tensor].flatten().view(saved.dtype).as_strided(*saved.layout)
+
+    def outside_its_turn(self):
+        return RuntimeError(f"backward comes to {self.name} outside its turn: what a unit computes leaves it only as tensors "
+                            "in its result, also in lists, tuples and dicts")
 
     def write(self, tensor, grad):
         """Writes a parameter's gradient, or adds to it."""
@@ -180,6 +230,8 @@ class Unit:
 def _unpack(saved):
     if isinstance(saved, _Saved):
         return saved.unit.again(saved)
+    if isinstance(saved, Unit):
+        raise saved.outside_its_turn()
     tensor, version = saved
     if tensor._version != version:
         raise RuntimeError(f"a tensor of shape {tuple(tensor.shape)} that backward needs was changed in place")
@@ -202,33 +254,54 @@ class Fetch(torch.autograd.Function):
 
 
 class Use(torch.autograd.Function):
-    """A unit in the outer graph. call: a dict, in which forward finds the arguments and leaves the result."""
+    """A unit in the outer graph. call: a dict, in which forward finds the arguments and leaves the result.
+
+    In a torch.utils.checkpoint nothing of the inner graph stays, and the anchor is saved in its place: for it, backward
+    makes the checkpoint run its function again, and with it the unit (Sharded._again), or it has done so already. That
+    run acquires the unit in backward and leaves the inner graph in sharded.recomputed."""
 
     @staticmethod
     def forward(ctx, anchor, call, *tensors):
-        unit = call["unit"]
+        unit, recomputes, is_again = call["unit"], call["recomputes"], call["is_again"]
         with torch.enable_grad():
             inputs = [tensor.detach().requires_grad_(tensor.requires_grad) for tensor in tensors]
             given = iter(inputs)
             leaves = [next(given) if isinstance(leaf, torch.Tensor) else leaf for leaf in call["leaves"]]
-            call["leaves"], call["spec"] = unit.forward(call["forward"], leaves, call["spec"], True)
-        ctx.unit, ctx.inputs = unit, inputs
+            call["leaves"], call["spec"] = unit.forward(call["forward"], leaves, call["spec"], True,
+                                                        unit.forget if recomputes and not is_again else None, is_again)
+        ctx.unit, ctx.inputs, ctx.recomputes = unit, inputs, recomputes
         ctx.outputs = [leaf for leaf in call["leaves"] if isinstance(leaf, torch.Tensor)]
         results = [output.detach() for output in ctx.outputs]
         ctx.mark_non_differentiable(*[result for result, output in zip(results, ctx.outputs)
                                       if not output.requires_grad])
         ctx.set_materialize_grads(False)
+        if is_again:
+            unit.sharded.recomputed = ctx.inputs, ctx.outputs
+        if recomputes:
+            ctx.inputs, ctx.outputs = (), ()
+            ctx.save_for_backward(anchor)
         return tuple(results)
 
     @staticmethod
     @once_differentiable
     def backward(ctx, *grads):
-        unit, inputs = ctx.unit, ctx.inputs
+        unit, sharded = ctx.unit, ctx.unit.sharded
         if ctx.outputs is None:
             raise RuntimeError(f"backward comes to {unit.name} a second time")
-        used = [(output, grad) for output, grad in zip(ctx.outputs, grads) if grad is not None and output.requires_grad]
+        if ctx.recomputes:
+            sharded.wanted = unit
+            ctx.saved_tensors  # has the checkpoint run again, unless it has
+            sharded.wanted = None
+            if sharded.current is not unit or sharded.recomputed is None:
+                raise RuntimeError(f"backward comes to {unit.name}, which torch.utils.checkpoint has not run again")
+            inputs, outputs = sharded.recomputed
+            sharded.recomputed = None
+        else:
+            inputs, outputs = ctx.inputs, ctx.outputs
+            sharded.come_to(unit)
         ctx.outputs = ctx.inputs = None
-        unit.sharded.come_to(unit)
+        used = [(output, grad) for output, grad in zip(outputs, grads) if grad is not None and output.requires_grad]
+        outputs = None
         with torch.enable_grad():
             unit.backward([output for output, _ in used], [grad for _, grad in used])
         used = None

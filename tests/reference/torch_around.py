@@ -1,0 +1,265 @@
+"""What users of PyTorch put around units and into modules: torch.utils.checkpoint, hooks, autocast are served as by torch
+alone; what libzero cannot serve is refused by name. Run by torch_module.py.
+"""
+
+import copy
+import weakref
+
+import libzero
+import libzero.torch
+import torch
+from torch.utils.checkpoint import checkpoint, checkpoint_sequential
+
+DIM, ROWS = 8, 5
+
+
+class Witness(torch.autograd.Function):
+    """Its node in the graph lives as long as what the module saves for backward."""
+    alive = weakref.WeakSet()
+
+    class Token:
+        pass
+
+    @staticmethod
+    def forward(ctx, x):
+        ctx.token = Witness.Token()
+        Witness.alive.add(ctx.token)
+        return x.clone()
+
+    @staticmethod
+    def backward(ctx, grad):
+        return grad
+
+
+class Block(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.up, self.down = torch.nn.Linear(DIM, 3 * DIM), torch.nn.Linear(3 * DIM, DIM)
+        self.drop, self.n_calls, self.fails_at = torch.nn.Dropout(0.3), 0, 0
+
+    def forward(self, x):
+        self.n_calls += 1
+        if self.n_calls == self.fails_at:
+            raise ValueError("a bad batch")
+        return x + self.down(self.drop(torch.tanh(Witness.apply(self.up(x)))))
+
+
+def around(block, x):
+    """Saves tensors before and behind the block."""
+    return torch.sin(x) * block(x.cos()).exp()
+
+
+WAYS = {
+    "with use_reentrant=True": (Block.__call__, lambda b, x: checkpoint(b, x, use_reentrant=True)),
+    "with use_reentrant=False": (Block.__call__, lambda b, x: checkpoint(b, x, use_reentrant=False)),
+    "to its end": (Block.__call__, lambda b, x: checkpoint(b, x, use_reentrant=False, early_stop=False)),
+    "of more than the unit": (around, lambda b, x: checkpoint(around, b, x, use_reentrant=False)),
+    "of more than the unit, use_reentrant=True": (around, lambda b, x: checkpoint(around, b, x, use_reentrant=True)),
+    "in a checkpoint": (Block.__call__, lambda b, x: checkpoint(
+        lambda b, x: checkpoint(b, x, use_reentrant=False), b, x, use_reentrant=False)),
+    "whose result has no gradient": (lambda b, x: x * around(b, x).detach() + x, lambda b, x: checkpoint(
+        lambda b, x: x * around(b, x).detach() + x, b, x, use_reentrant=False)),
+}
+
+
+class Net(torch.nn.Module):
+    """Three blocks, of which the first is used again, between two layers."""
+
+    def __init__(self, call=Block.__call__):
+        super().__init__()
+        torch.manual_seed(11)
+        self.first, self.last = torch.nn.Linear(DIM, DIM), torch.nn.Linear(DIM, 1)
+        self.blocks = torch.nn.ModuleList([Block() for _ in range(3)])
+        self.call = call
+
+    def forward(self, x):
+        x = self.first(x)
+        for block in (*self.blocks, self.blocks[0]):
+            x = self.call(block, x)
+        return self.last(x)
+
+    def uses(self):
+        return [self.first, *self.blocks, self.blocks[0], self.last]
+
+
+def batch(device):
+    return torch.randn(ROWS, DIM, generator=torch.Generator().manual_seed(12)).to(device)
+
+
+def gradients(sharded):
+    """Returns the reduced gradients, between the pass and the step."""
+    return {name: torch.from_numpy(sharded.engine.get_tensor(tensor, libzero.GRAD).copy()).flatten()
+            for tensor, name in enumerate(sharded.names)}
+
+
+def by_torch(net, device, context):
+    torch.manual_seed(13)
+    with context():
+        loss = net(batch(device)).float().square().mean()
+    loss.backward()
+    return {name: torch.zeros(value.numel()) if value.grad is None else value.grad.cpu().flatten()
+            for name, value in net.named_parameters()}
+
+
+def by_libzero(comm, sharded, device, context):
+    """Every rank has the same batch, and its share of the mean."""
+    torch.manual_seed(13)
+    with sharded.micro_step():
+        with context():
+            loss = sharded.net(batch(device)).float().square().mean() / comm.size
+        n_alive = len(Witness.alive)
+        sharded.backward(loss)
+    return gradients(sharded), n_alive
+
+
+def no_context():
+    return torch.enable_grad()
+
+
+def distance(ours, theirs):
+    """Of two dicts of gradients, relative to each tensor's largest."""
+    return max(float((ours[name] - theirs[name]).abs().max() / theirs[name].abs().max().clamp(min=1e-20)) for name in theirs)
+
+
+def checkpoints(comm, claim, stage, device):
+    for way, (plain, wrapped) in WAYS.items():
+        wanted = by_torch(Net(plain).to(device), device, no_context)
+        found, calls, alive = [], [], []
+        for call in (plain, wrapped):
+            net = Net(call).to(device)
+            sharded = libzero.torch.Sharded(comm, net, net.uses(), stage=stage)
+            grads, n_alive = by_libzero(comm, sharded, device, no_context)
+            found.append(grads)
+            calls.append([block.n_calls for block in net.blocks])
+            alive.append(n_alive)
+            sharded.close()
+        far = distance(found[1], wanted)
+        # Ranks add equal gradients, of which each has its share: 1 / 3 is rounded.
+        claim(f"stage {stage}: a checkpoint around a unit {way} has the bits of the plain unit, torch's within 1e-6: {far:.1e}",
+              all(torch.equal(found[0][name], found[1][name]) for name in wanted) and far < 1e-6)
+        claim(f"stage {stage}: ... which runs again, and keeps nothing until then: {alive[0]} graphs without, {alive[1]} with",
+              calls == [[2, 1, 1], [4, 2, 2]] and alive == [0 if "no gradient" in way else 4, 0])
+
+
+def failing_checkpoint(comm, claim, stage, device):
+    """An exception in a unit that is run again, then training as if nothing had been."""
+    net = Net(WAYS["with use_reentrant=False"][1]).to(device)
+    sharded = libzero.torch.Sharded(comm, net, net.uses(), stage=stage)
+    wanted = by_torch(Net().to(device), device, no_context)
+    net.blocks[1].fails_at = 2 if comm.rank == comm.size - 1 else 0
+    try:
+        by_libzero(comm, sharded, device, no_context)
+        raised = None
+    except (ValueError, libzero.torch.Cancelled) as error:
+        raised = type(error)
+    grads, _ = by_libzero(comm, sharded, device, no_context)
+    claim(f"stage {stage}: an exception in a unit that a checkpoint runs again is raised there, and training goes on",
+          raised is (ValueError if comm.rank == comm.size - 1 else libzero.torch.Cancelled) and distance(grads, wanted) < 1e-6)
+    sharded.close()
+
+
+def contexts(comm, claim, stage, device):
+    """Autocast and hooks have torch's effect, also in a checkpoint."""
+    def autocast():
+        return torch.autocast(device, torch.bfloat16, cache_enabled=False)  # it adds the gradients of two uses in bf16
+
+    def hooked(net):
+        net.blocks[0].register_forward_pre_hook(lambda module, args: (args[0] * 2,))
+        net.blocks[1].register_forward_hook(lambda module, args, output: output * 3)
+        net.blocks[2].up.register_full_backward_hook(lambda module, before, behind: (before[0] * 5,))
+        net.last.register_full_backward_pre_hook(lambda module, grads: (grads[0] * 7,))
+        return net
+
+    plain, wrapped = WAYS["with use_reentrant=False"]
+    for name, context, prepare in (("autocast", autocast, lambda net: net), ("hooks of modules", no_context, hooked)):
+        wanted = by_torch(prepare(Net(plain).to(device)), device, context)
+        fars = []
+        for call in (plain, wrapped):
+            net = prepare(Net(call).to(device))
+            sharded = libzero.torch.Sharded(comm, net, net.uses(), stage=stage)
+            fars.append(distance(by_libzero(comm, sharded, device, context)[0], wanted))
+            sharded.close()
+        # In bf16 sums of 8 and 24 products round to 8 bits; the same code rounds the same, up to each rank's share.
+        most = 1e-6 if context is no_context or comm.size & (comm.size - 1) == 0 else 2 ** -6
+        claim(f"stage {stage}: {name} around units, plain and checkpointed, have torch's gradients: {max(fars):.1e}",
+              max(fars) < most)
+
+
+def raises(text, function):
+    try:
+        function()
+    except RuntimeError as error:
+        if text in str(error):
+            return True
+        print(f"another error than '{text}': {error}", flush=True)
+    return False
+
+
+class Doubled(torch.nn.Module):
+    def forward(self, weight):
+        return 2 * weight
+
+
+def refusals(comm, claim, device):
+    """What would have no effect, or another than in torch."""
+    def make():
+        torch.manual_seed(14)
+        net = torch.nn.Sequential(torch.nn.Linear(3, 3), torch.nn.Sequential(torch.nn.Linear(3, 3), torch.nn.Tanh()))
+        net.to(device)
+        return net, libzero.torch.Sharded(comm, net, list(net))
+
+    x = torch.ones(4, 3, device=device)
+    zeros = {"0.weight": torch.zeros(3, 3, device=device)}
+
+    def replace(net, name, value):
+        setattr(net[0], name, value)
+
+    in_a_pass = (
+        ("functional_call with other weights", "0: Linear.weight is not the parameter",
+         lambda net: torch.func.functional_call(net, zeros, (x,))),
+        ("a parameter that was replaced", "0: Linear.weight is not the parameter",
+         lambda net: (replace(net, "weight", torch.nn.Parameter(zeros["0.weight"])), net(x))),
+        ("a parameter that came later", "0: Linear.new is not the parameter",
+         lambda net: (replace(net, "new", torch.nn.Parameter(zeros["0.weight"])), net(x))),
+        ("a parameter that is gone", "0: the parameter 0.weight is gone", lambda net: (net[0]._parameters.pop("weight"), net(x))),
+        ("two units in a checkpoint", "0 and 1 are in one torch.utils.checkpoint",
+         lambda net: checkpoint(net, x, use_reentrant=False)),
+        ("two units in one with use_reentrant=True", "0 and 1 are in one torch.utils.checkpoint",
+         lambda net: checkpoint(net, x.clone().requires_grad_(), use_reentrant=True)),
+        ("two units in a checkpoint_sequential", "0 and 1 are in one torch.utils.checkpoint",
+         lambda net: checkpoint_sequential(list(net), 1, x, use_reentrant=False)),
+        ("torch.func.vmap", "vmap, grad or another transform", lambda net: torch.func.vmap(net)(x)),
+        ("torch.func.grad", "vmap, grad or another transform", lambda net: torch.func.grad(lambda x: net(x).sum())(x)),
+    )
+    outside = (
+        ("zero_grad", "0.weight has no .grad", lambda net: net.zero_grad()),
+        ("clip_grad_norm_", "0.weight has no .grad", lambda net: torch.nn.utils.clip_grad_norm_(net.parameters(), 1.0)),
+        ("torch's optimizers", "0.weight has no .grad", lambda net: torch.optim.SGD(net.parameters(), 0.1).step()),
+        ("deepcopy", "0.weight is used outside its unit", copy.deepcopy),
+        ("requires_grad_", "0.weight is used outside its unit", lambda net: net[0].requires_grad_(False)),
+        ("hooks of parameters", "0.weight is used outside its unit", lambda net: net[0].weight.register_hook(print)),
+        ("parametrizations", "0.weight is used outside its unit",
+         lambda net: torch.nn.utils.parametrize.register_parametrization(net[0], "weight", Doubled())),
+    )
+    for name, text, call in in_a_pass:
+        net, sharded = make()
+
+        def pass_through(call=call, net=net, sharded=sharded):
+            with sharded.micro_step():
+                call(net)
+
+        claim(f"{name}: refused by name", raises(text, pass_through))
+        sharded.close()
+    for name, text, call in outside:
+        net, sharded = make()
+        claim(f"{name}: refused by name", raises(text, lambda call=call, net=net: call(net)))
+        sharded.close()
+    net, sharded = make()
+    net[0] = torch.nn.Linear(3, 3).to(device)
+
+    def micro_step():
+        with sharded.micro_step():
+            pass
+
+    claim("a unit that was replaced: refused by name", raises("Linear.weight has come into the module after Sharded", micro_step))
+    sharded.close()
