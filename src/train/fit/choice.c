@@ -5,13 +5,6 @@
 
 #include "train/report/report.h"
 
-uint64_t fit_bytes_to_plan(uint64_t available)
-{
-    const uint64_t least = (uint64_t)1 << 30, most = available / 8, part = available / 64;
-    uint64_t reserve = part > least ? part : least;
-    return available - (reserve < most ? reserve : most);
-}
-
 bool fit_is_mixed(const fit_choice_t *choice)
 {
     return choice->none > 0 || choice->light > 0;

@@ -76,8 +76,4 @@ void fit_apply(const fit_choice_t *choice, options_t *options);
 /* Returns the choice that options without auto settings are. */
 fit_choice_t fit_choice_of(const options_t *options);
 
-/* Returns what a plan may take of available bytes: the rest is for what is created after it, such as libraries, CUDA
- * graphs and streams. As src/zero/engine/fit.c. */
-uint64_t fit_bytes_to_plan(uint64_t available);
-
 #endif

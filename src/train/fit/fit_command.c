@@ -109,7 +109,7 @@ zero_status_t fit_command(options_t *o, zero_comm_t *comm)
     TRY(choose_target(o, comm, &target));
     fix_batch(o, target.machine.n_ranks);
     TRY(options_resolve(o, target.machine.n_ranks));
-    TRY(fit_create(o, &target.machine, fit_limited(o, fit_bytes_to_plan(target.available)), &fit));
+    TRY(fit_create(o, &target.machine, fit_limited(o, zero_bytes_to_plan(target.available)), &fit));
     zero_status_t status = fit_solve(fit, &result);
     fit_report_t report = {.fit = fit, .result = &result, .available = target.available};
     if (status == ZERO_OK)

@@ -156,7 +156,7 @@ static zero_status_t settle_on(options_t *o, zero_comm_t *comm, const zero_devic
     const options_t asked = *o;
     TRY(find_machine(comm, device, &machine));
     TRY(fit_find_available(comm, device, &available));
-    uint64_t budget = fit_limited(o, fit_bytes_to_plan(available));
+    uint64_t budget = fit_limited(o, zero_bytes_to_plan(available));
     TRY(report_agree(comm, fit_choose(o, &machine, budget, &chosen)));
     TRY(take_rank_0s(comm, o, &chosen));
     fit_describe_point(&asked, &chosen, budget, text, sizeof text);

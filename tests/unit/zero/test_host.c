@@ -7,7 +7,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "tests/support/stderr_capture.h"
 #include "tests/support/support.h"
 #include "zero/offload/host_cores.h"
 #include "zero/device/host_memory.h"
@@ -207,22 +206,6 @@ END_TEST
 
 /* ---- memory ---- */
 
-START_TEST(more_than_its_share_of_the_memory_is_refused_with_the_numbers)
-{
-    const uint64_t gib = UINT64_C(1) << 30;
-    ck_assert_int_eq(zero_host_check_share(8 * gib, 4, 0.5, 64 * gib), ZERO_OK);
-    capture_begin();
-    zero_status_t status = zero_host_check_share(8 * gib + 1, 4, 0.5, 64 * gib);
-    const char *said = capture_end();
-    ck_assert_int_eq(status, ZERO_ERROR_MEMORY);
-    static const char *const fragments[] = {"32.00 GiB", "4 ranks", "0.5 (offload_ram)", "64.00 GiB", "offload_ratio"};
-    for (size_t i = 0; i < sizeof fragments / sizeof fragments[0]; i++)
-        ck_assert_msg(strstr(said, fragments[i]), "'%s' is not in: %s", fragments[i], said);
-    ck_assert_uint_gt(zero_host_ram_bytes(), 0);
-    ck_assert_uint_lt(zero_host_ram_bytes(), UINT64_C(1) << 50);
-}
-END_TEST
-
 START_TEST(mapped_memory_starts_at_a_huge_page_and_is_zero)
 {
     static const size_t sizes[] = {1, 4096, 4097, 5 << 20, (2 << 20) - 4096, 2 << 20};
@@ -251,7 +234,6 @@ static Suite *suite(void)
     tcase_add_test(cores, threads_leave_a_core_to_the_thread_that_queues_work);
     tcase_add_loop_test(pool, every_part_is_done_once_by_the_same_thread, 0, 4);
     tcase_add_test(pool, threads_stand_on_the_cores_they_were_given);
-    tcase_add_test(memory, more_than_its_share_of_the_memory_is_refused_with_the_numbers);
     tcase_add_test(memory, mapped_memory_starts_at_a_huge_page_and_is_zero);
     suite_add_tcase(s, cores);
     suite_add_tcase(s, pool);
