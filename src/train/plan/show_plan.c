@@ -131,6 +131,7 @@ static zero_status_t choose(options_t *o, const fit_rates_t *rates, plan_report_
     const fit_machine_t machine = {.rates = *rates,
                                    .n_ranks = report->ranks.n,
                                    .ranks_per_host = report->ranks.per_host,
+                                   .host_bytes = fit_described_host_bytes(o),
                                    .kind = report->ranks.memory_kind};
     if (!fit_leaves_open(o))
         return ZERO_OK;
