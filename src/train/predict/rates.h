@@ -35,6 +35,7 @@ typedef struct fit_rates {
      * wait for the slowest GPU. */
     double link_lost, nccl_lost, awake;
     double pcie, host_pcie, host_adam; /* bytes/s: of a GPU, of a host's GPUs together, of the host's AdamW */
+    double host_memory;                /* bytes/s: of a host's GPUs together, both ways at once */
 } fit_rates_t;
 
 #define FIT_HOST_UNKNOWN UINT64_MAX /* fit_machine_t's host_bytes: anything fits */
