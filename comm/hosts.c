@@ -9,8 +9,7 @@
 #include "base/hash.h"
 #include "comm/comm.h"
 
-/* Folds in what tells one boot of a machine from all others. */
-static uint64_t fold_boot(uint64_t hash)
+uint64_t zero_host_fold_boot(uint64_t hash)
 {
     char boot[64] = "";
     FILE *file = fopen("/proc/sys/kernel/random/boot_id", "re");
@@ -38,7 +37,7 @@ void zero_host_find(zero_host_t *host)
         gethostname(name, sizeof name - 1);
     *host = (zero_host_t){.id = zero_hash_fold(0, name, strlen(name))};
     if (!given || given[0] == '\0')
-        host->id = fold_namespace(fold_boot(host->id));
+        host->id = fold_namespace(zero_host_fold_boot(host->id));
     snprintf(host->name, sizeof host->name, "%.*s", ZERO_HOST_NAME_BYTES - 1, name);
 }
 

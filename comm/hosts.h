@@ -18,6 +18,9 @@ typedef struct zero_host {
  * hosts apart. ZERO_HOST_ID in the environment replaces all three; tests make several hosts of one with it. */
 void zero_host_find(zero_host_t *host);
 
+/* Folds in what tells one boot of a machine from all others, in containers or not. */
+uint64_t zero_host_fold_boot(uint64_t hash);
+
 /* Returns whether the ranks are on more than one host. */
 bool zero_hosts_are_several(const zero_comm_t *comm);
 

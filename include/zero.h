@@ -293,6 +293,20 @@ ZERO_API zero_status_t zero_device_synchronize(zero_device_t *device);         /
 /* Returns the bytes that this rank may take of the device's memory now: its share, if ranks share it. On the CPU that
  * is the host's memory. */
 ZERO_API uint64_t zero_device_available(const zero_device_t *device);
+/* Finds the host's memory, all processes together, and what can be taken of it now without swapping. Either may be
+ * NULL. Both are within the limits of the control groups (versions 1 and 2) that this process is in, at every level,
+ * as containers and Slurm set them. Page cache that the kernel can give back counts as free. UINT64_MAX in
+ * *available_bytes: the kernel does not say. */
+ZERO_API void zero_host_memory(uint64_t *total_bytes, uint64_t *available_bytes);
+/* Returns what a plan may take of available bytes of a device. The rest stays free for what is created after it:
+ * libraries, graphs, streams and events. nvidia-smi shows 0.6 GiB over the plan on an H200. A 64th, but at least 1 GiB,
+ * and no more than an eighth. */
+ZERO_API uint64_t zero_bytes_to_plan(uint64_t available_bytes);
+/* Returns the host memory beside a GPU that each of a host's n_ranks ranks may take for offload (zero_memory_t's
+ * pinned_bytes): together `share` (zero_config_t's offload_ram) of total_bytes, and no more than
+ * zero_bytes_to_plan(available_bytes). Both are zero_host_memory's. zero_engine_create refuses a plan that takes more.
+ */
+ZERO_API uint64_t zero_pinned_to_plan(double share, int n_ranks, uint64_t total_bytes, uint64_t available_bytes);
 /* Returns what the vendor calls a GPU, such as "NVIDIA H200"; "" for the CPU. The device owns the text. */
 ZERO_API const char *zero_device_name(const zero_device_t *device);
 
@@ -1087,8 +1101,10 @@ typedef struct zero_save_options {
     const char *state_json;  /* its keys are added to state.json and must not be libzero's own; NULL: none */
     int keep;                /* how many checkpoints stay when this one is complete, the newest ones; 0: all */
     uint64_t max_file_bytes; /* most data in one file; 0: 4 GiB. A single array is never split, however large */
-    bool background;         /* write from a copy in host memory: 12 bytes for each element that this rank owns */
-    bool per_host;           /* see zero_host_copies_prepare */
+    /* Write from a copy in host memory: 12 bytes for each element that this rank owns. Where that is more than is free,
+     * a warning says so, and this save is as without. */
+    bool background;
+    bool per_host; /* see zero_host_copies_prepare */
     /* Written as they are, and in the manifest like all other files. The same ones on every rank; used only during
      * zero_save_begin. */
     const zero_save_file_t *files;

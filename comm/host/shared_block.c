@@ -22,28 +22,15 @@ typedef struct location {
     uint64_t device, inode;
 } location_t;
 
-/* Returns how much memory can be allocated now without swapping, or about UINT64_MAX if that is not known. */
-static uint64_t available_bytes(void)
-{
-    char line[128];
-    uint64_t kilobytes = UINT64_MAX / 1024;
-    FILE *file = fopen("/proc/meminfo", "re");
-    while (file && fgets(line, sizeof(line), file))
-        if (sscanf(line, "MemAvailable: %" SCNu64, &kilobytes) == 1)
-            break;
-    if (file)
-        fclose(file);
-    return kilobytes * 1024;
-}
-
-/* Fails if the ranks of a host together ask for more memory than it has. Reserving too many pages would wake the
- * kernel's out-of-memory killer instead of failing. All ranks of a host would get the same answer, so only its first
- * one checks. */
+/* Fails if the ranks of a host together ask for more memory than it has, or than their control groups leave, against
+ * which shared pages count. Reserving too many would wake the kernel's out-of-memory killer instead of failing. All
+ * ranks of a host would get the same answer, so only its first one checks. */
 static zero_status_t check_available(const zero_comm_t *via, size_t n_bytes, zero_log_level_t level)
 {
     if (via->local_rank != 0)
         return ZERO_OK;
-    uint64_t available = available_bytes();
+    uint64_t available;
+    zero_host_memory(NULL, &available);
     if (n_bytes <= available / (uint64_t)via->local_size)
         return ZERO_OK;
     zero_log(level, "no memory for shared blocks of %zu bytes on each of %d ranks: %" PRIu64 " bytes are available",

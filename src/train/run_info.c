@@ -48,10 +48,11 @@ static void read_cpu_name(char value[MAX_NAME])
 
 static machine_t this_machine(const zero_comm_t *comm, const zero_device_t *device)
 {
-    machine_t machine = {.n_cores = sysconf(_SC_NPROCESSORS_ONLN),
-                         .memory_bytes = (int64_t)sysconf(_SC_PHYS_PAGES) * sysconf(_SC_PAGESIZE),
-                         .n_ranks = zero_comm_local_size(comm)};
+    machine_t machine = {.n_cores = sysconf(_SC_NPROCESSORS_ONLN), .n_ranks = zero_comm_local_size(comm)};
     struct utsname system;
+    uint64_t memory;
+    zero_host_memory(&memory, NULL);
+    machine.memory_bytes = (int64_t)memory;
     gethostname(machine.host, sizeof machine.host - 1);
     if (uname(&system) == 0) {
         snprintf(machine.kernel, sizeof machine.kernel, "%.16s %.64s", system.sysname, system.release);

@@ -195,10 +195,14 @@ static void describe_change(const fit_t *fit, const fit_choice_t *given, const f
 void fit_report_memory(const zero_memory_t *memory, bool is_own)
 {
     fit_unit_t unit = fit_unit_of(zero_memory_total(memory));
-    for (int c = 0; c <= ZERO_MEMORY_N_CATEGORIES; c++) {
-        bool is_total = c == ZERO_MEMORY_N_CATEGORIES;
-        const char *name = is_total ? "total" : zero_memory_name((zero_memory_category_t)c);
-        double bytes = (double)(is_total ? zero_memory_total(memory) : memory->bytes[c]);
+    enum { TOTAL = ZERO_MEMORY_N_CATEGORIES, PINNED };
+    for (int c = 0; c <= (memory->pinned_bytes > 0 ? PINNED : TOTAL); c++) {
+        const char *name = c == PINNED  ? "pinned host memory"
+                           : c == TOTAL ? "total"
+                                        : zero_memory_name((zero_memory_category_t)c);
+        double bytes = (double)(c == PINNED  ? memory->pinned_bytes
+                                : c == TOTAL ? zero_memory_total(memory)
+                                             : memory->bytes[c]);
         if (is_own)
             report_rank_error(ZERO_ERROR_MEMORY, "  %-21s %9.2f %s", name, bytes / unit.bytes, unit.name);
         else
@@ -236,8 +240,13 @@ zero_status_t fit_refuse(const fit_t *fit, const fit_point_t *given)
     if (advice.n_ranks > 0)
         report_ranks(fit, given, &advice, unit);
     const int n_changes = advice.n_points + (advice.n_ranks > 0);
-    return report_error(ZERO_ERROR_MEMORY, "the plan needs %.2f %s and %.2f %s may be used: %s",
-                        (double)given->bytes / unit.bytes, unit.name, (double)fit->budget / unit.bytes, unit.name,
+    char host[200] = "";
+    if (given->memory.pinned_bytes > fit->host_budget)
+        snprintf(host, sizeof host,
+                 ", and of host memory %.2f %s, of which each rank may take %.2f ([zero] offload_ram, or what is free)",
+                 (double)given->memory.pinned_bytes / unit.bytes, unit.name, (double)fit->host_budget / unit.bytes);
+    return report_error(ZERO_ERROR_MEMORY, "the plan needs %.2f %s and %.2f %s may be used%s: %s",
+                        (double)given->bytes / unit.bytes, unit.name, (double)fit->budget / unit.bytes, unit.name, host,
                         n_changes > 1    ? "take one of these changes, or a smaller model"
                         : n_changes == 1 ? "take this change, or a smaller model"
                                          : "take a smaller model or shorter sequences");

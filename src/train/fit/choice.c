@@ -1,15 +1,16 @@
 /* choice.c - see choice.h. */
 #include "train/fit/choice.h"
 
+#include <math.h>
 #include <stdlib.h>
 
 #include "train/report/report.h"
 
-uint64_t fit_bytes_to_plan(uint64_t available)
+#define FINE_RATIOS 4096 /* a power of two: a unit of 405B has 1/128 of all state */
+
+int fit_ranks_of_host(const fit_machine_t *machine)
 {
-    const uint64_t least = (uint64_t)1 << 30, most = available / 8, part = available / 64;
-    uint64_t reserve = part > least ? part : least;
-    return available - (reserve < most ? reserve : most);
+    return machine->ranks_per_host < machine->n_ranks ? machine->ranks_per_host : machine->n_ranks;
 }
 
 bool fit_is_mixed(const fit_choice_t *choice)
@@ -47,6 +48,9 @@ zero_status_t fit_create(const options_t *options, const fit_machine_t *machine,
     made->options = made->asked = *options;
     made->machine = *machine;
     made->budget = budget;
+    made->host_budget = machine->host_bytes;
+    if (machine->host_bytes != FIT_HOST_UNKNOWN)
+        made->host_budget /= (uint64_t)fit_ranks_of_host(machine);
     if (made->asked.train.micro_batch == MICRO_BATCH_AUTO)
         made->options.train.micro_batch = 1;
     zero_status_t status = model_create(&made->options, &made->model);
@@ -76,7 +80,7 @@ static zero_status_t make_plan(fit_t *fit, fit_plan_t *plan)
     zero_config_t config = options_config(o, machine->n_ranks);
     config.offload &= plan->offload_ratio > 0.0;
     if (config.shard_group == ZERO_SHARD_GROUP_HOST)
-        config.shard_group = machine->ranks_per_host < machine->n_ranks ? machine->ranks_per_host : machine->n_ranks;
+        config.shard_group = fit_ranks_of_host(machine);
     return zero_plan(fit->model.declaration, &config, (zero_device_type_t)o->device.type, machine->kind,
                      machine->n_ranks, &plan->memory);
 }
@@ -120,16 +124,44 @@ static zero_status_t add_plan(fit_t *fit, const zero_memory_t *user, fit_point_t
     for (int c = 0; c < ZERO_MEMORY_N_CATEGORIES; c++)
         point->memory.bytes[c] += user->bytes[c];
     point->bytes = zero_memory_total(&point->memory);
-    point->fits = point->bytes <= fit->budget;
+    point->fits = point->bytes <= fit->budget && point->memory.pinned_bytes <= fit->host_budget;
     return ZERO_OK;
 }
 
-/* offload_ratio = auto: the least share that fits. */
+zero_status_t fit_find_most_ratio(fit_t *fit, double *ratio)
+{
+    const zero_memory_t *plan;
+    int fits = 0, above = FINE_RATIOS; /* what is not offloaded takes nothing */
+    fit->options.zero.offload_ratio = *ratio = 1.0;
+    TRY(fit_plan_of(fit, &plan));
+    if (plan->pinned_bytes <= fit->host_budget)
+        return ZERO_OK;
+    while (above - fits > 1) {
+        int middle = fits + (above - fits) / 2;
+        fit->options.zero.offload_ratio = (double)middle / FINE_RATIOS;
+        TRY(fit_plan_of(fit, &plan));
+        if (plan->pinned_bytes <= fit->host_budget)
+            fits = middle;
+        else
+            above = middle;
+    }
+    *ratio = (double)fits / FINE_RATIOS;
+    return ZERO_OK;
+}
+
+double fit_nth_ratio(int i, double most)
+{
+    return fmin((double)i / FIT_RATIOS, most);
+}
+
+/* offload_ratio = auto: the least share that fits; of those that the host has room for the largest, if none does. */
 static zero_status_t settle_offload(fit_t *fit, const zero_memory_t *user, fit_point_t *point)
 {
+    double most;
+    TRY(fit_find_most_ratio(fit, &most));
     point->fits = false;
-    for (int i = 0; i <= FIT_RATIOS && !point->fits; i++) {
-        fit->options.zero.offload_ratio = (double)i / FIT_RATIOS;
+    for (int i = 0; !point->fits && (i == 0 || fit_nth_ratio(i - 1, most) < most); i++) {
+        fit->options.zero.offload_ratio = fit_nth_ratio(i, most);
         TRY(add_plan(fit, user, point));
     }
     return ZERO_OK;

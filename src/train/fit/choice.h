@@ -11,7 +11,7 @@
  * recomputed (all blocks alike before a mix), a lower stage, fewer micro-steps; of those that differ in no more than
  * the mix and what is kept, the fastest. */
 #define FIT_TIE 0.005
-/* offload_ratio = auto is tried in steps of 1 / this. */
+/* offload_ratio = auto is tried in steps of 1 / this, up to the most that the host's memory allows. */
 #define FIT_RATIOS 32
 
 typedef struct fit_choice {
@@ -28,7 +28,7 @@ typedef struct fit_point {
     zero_memory_t memory;
     uint64_t bytes; /* of the device: zero_memory_total */
     fit_time_t time;
-    bool fits;
+    bool fits;           /* the device and, with what is offloaded, the host */
     bool is_on_frontier; /* nothing else takes as little memory and as little time */
 } fit_point_t;
 
@@ -45,7 +45,8 @@ typedef struct fit {
     options_t options; /* the choice that is looked at is set here */
     options_t asked;   /* as they were given */
     fit_machine_t machine;
-    uint64_t budget; /* bytes that a plan may take */
+    uint64_t budget;      /* bytes that a plan may take of a device */
+    uint64_t host_budget; /* and of the host's memory, for offload */
     model_t model;
     fit_plan_t *plans;
     int n_plans, max_plans;
@@ -57,7 +58,7 @@ zero_status_t fit_create(const options_t *options, const fit_machine_t *machine,
 void fit_destroy(fit_t *fit); /* NULL is allowed */
 
 /* Finds memory and time of a choice, and its offload_ratio and keep if those are auto: the least ratio and then the
- * most blocks that fit; 1 and 0 if nothing does. */
+ * most blocks that fit; the most that the host can take and 0 if nothing does. */
 zero_status_t fit_evaluate(fit_t *fit, const fit_choice_t *choice, fit_point_t *point);
 
 /* What a choice leaves open of what libzero plans, and whether it offloads at all. */
@@ -67,6 +68,13 @@ typedef struct fit_open {
 fit_open_t fit_find_open(const fit_t *fit, const fit_choice_t *choice);
 /* Finds libzero's plan for what fit->options say. */
 zero_status_t fit_plan_of(fit_t *fit, const zero_memory_t **memory);
+/* Finds the largest offload_ratio that the host has room for, of what fit->options say; 0: none. Changes their ratio.
+ */
+zero_status_t fit_find_most_ratio(fit_t *fit, double *ratio);
+/* Returns the ratios that are tried, in order: 0, 1 / FIT_RATIOS ... and, last, `most`. */
+double fit_nth_ratio(int i, double most);
+/* Returns how many ranks share a host's memory. */
+int fit_ranks_of_host(const fit_machine_t *machine);
 
 /* Returns whether blocks recompute differently. */
 bool fit_is_mixed(const fit_choice_t *choice);
@@ -75,9 +83,5 @@ bool fit_is_mixed(const fit_choice_t *choice);
 void fit_apply(const fit_choice_t *choice, options_t *options);
 /* Returns the choice that options without auto settings are. */
 fit_choice_t fit_choice_of(const options_t *options);
-
-/* Returns what a plan may take of available bytes: the rest is for what is created after it, such as libraries, CUDA
- * graphs and streams. As src/zero/engine/fit.c. */
-uint64_t fit_bytes_to_plan(uint64_t available);
 
 #endif

@@ -42,9 +42,19 @@ zero_status_t fit_describe_gpu(const options_t *o, zero_comm_t *comm, fit_rates_
     return ZERO_OK;
 }
 
-static zero_status_t choose_gpu(const options_t *o, zero_comm_t *comm, target_t *target)
+uint64_t fit_described_host_bytes(const options_t *o)
+{
+    const uint64_t bytes = (uint64_t)o->fit.host_bytes;
+    return bytes > 0 ? zero_pinned_to_plan(o->zero.offload_ram, 1, bytes, bytes) : FIT_HOST_UNKNOWN;
+}
+
+/* Without a description of the GPUs these are this host's, and so is its memory. */
+static zero_status_t choose_gpu(const options_t *o, zero_comm_t *comm, bool is_here, target_t *target)
 {
     target->machine.ranks_per_host = GPUS_OF_A_HOST;
+    target->machine.host_bytes = fit_described_host_bytes(o);
+    if (is_here && o->fit.host_bytes == 0.0)
+        TRY(fit_find_host_bytes(o, comm, zero_comm_local_size(comm), &target->machine.host_bytes));
     return fit_describe_gpu(o, comm, &target->machine.rates, &target->available);
 }
 
@@ -60,6 +70,7 @@ static zero_status_t choose_cpu(const options_t *o, zero_comm_t *comm, target_t 
     zero_device_destroy(device);
     TRY(status);
     target->machine.ranks_per_host = placement.fewest;
+    target->machine.host_bytes = FIT_HOST_UNKNOWN; /* nothing is offloaded */
     target->machine.kind = zero_comm_get_kind(comm);
     return fit_rates_of_this_cpu(comm, &target->machine.rates);
 }
@@ -75,7 +86,7 @@ static zero_status_t choose_target(options_t *o, zero_comm_t *comm, target_t *ta
     if (on_gpu && target->machine.n_ranks > MOST_ORDERED_GPUS && o->zero.reduction != REDUCTION_NCCL)
         return report_error(ZERO_ERROR_USAGE, "--gpus: more than %d GPUs need [zero] reduction = nccl",
                             MOST_ORDERED_GPUS);
-    return on_gpu ? choose_gpu(o, comm, target) : choose_cpu(o, comm, target);
+    return on_gpu ? choose_gpu(o, comm, !describes_gpu, target) : choose_cpu(o, comm, target);
 }
 
 /* The batch of a step is the file's, so that rows can be compared. */
@@ -109,7 +120,7 @@ zero_status_t fit_command(options_t *o, zero_comm_t *comm)
     TRY(choose_target(o, comm, &target));
     fix_batch(o, target.machine.n_ranks);
     TRY(options_resolve(o, target.machine.n_ranks));
-    TRY(fit_create(o, &target.machine, fit_limited(o, fit_bytes_to_plan(target.available)), &fit));
+    TRY(fit_create(o, &target.machine, fit_limited(o, zero_bytes_to_plan(target.available)), &fit));
     zero_status_t status = fit_solve(fit, &result);
     fit_report_t report = {.fit = fit, .result = &result, .available = target.available};
     if (status == ZERO_OK)

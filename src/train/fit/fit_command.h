@@ -13,4 +13,7 @@ zero_status_t fit_command(options_t *options, zero_comm_t *comm);
  * one that calibrate measured last, or of an H200. [collective] */
 zero_status_t fit_describe_gpu(const options_t *options, zero_comm_t *comm, fit_rates_t *rates, uint64_t *available);
 
+/* Returns what a host that --host-memory describes lets its ranks take for offload together, or FIT_HOST_UNKNOWN. */
+uint64_t fit_described_host_bytes(const options_t *options);
+
 #endif

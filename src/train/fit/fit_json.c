@@ -41,12 +41,15 @@ zero_status_t fit_print_json(FILE *file, const fit_report_t *report)
     for (int i = 0; i < result->n_points; i++)
         json_array_append_new(points, point_json(fit, &result->points[i]));
     json_t *best = result->best < 0 ? json_null() : point_json(fit, &result->points[result->best]);
-    json_t *all = json_pack("{s:s, s:s, s:i, s:I, s:I, s:I, s:o, s:o, s:{s:I, s:I, s:I}}", "device",
-                            fit->machine.rates.name, "rates", fit->machine.rates.title, "ranks", fit->machine.n_ranks,
-                            "available_bytes", (json_int_t)report->available, "budget_bytes", (json_int_t)fit->budget,
-                            "global_batch", (json_int_t)fit->asked.train.global_batch, "chosen", best, "points", points,
-                            "largest", "micro_batch", (json_int_t)report->largest.micro_batch, "seq_len",
-                            (json_int_t)report->largest.seq_len, "layers", (json_int_t)report->largest.layers);
+    const bool is_known = fit->host_budget != FIT_HOST_UNKNOWN;
+    json_t *host = is_known ? json_integer((json_int_t)fit->host_budget) : json_null();
+    json_t *all =
+        json_pack("{s:s, s:s, s:i, s:I, s:I, s:o, s:I, s:o, s:o, s:{s:I, s:I, s:I}}", "device", fit->machine.rates.name,
+                  "rates", fit->machine.rates.title, "ranks", fit->machine.n_ranks, "available_bytes",
+                  (json_int_t)report->available, "budget_bytes", (json_int_t)fit->budget, "host_budget_bytes", host,
+                  "global_batch", (json_int_t)fit->asked.train.global_batch, "chosen", best, "points", points,
+                  "largest", "micro_batch", (json_int_t)report->largest.micro_batch, "seq_len",
+                  (json_int_t)report->largest.seq_len, "layers", (json_int_t)report->largest.layers);
     int failed = all ? json_dumpf(all, file, JSON_INDENT(1)) : -1;
     json_decref(all);
     if (failed)

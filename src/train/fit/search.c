@@ -80,8 +80,10 @@ typedef struct search {
     fit_choice_t choice;
     fit_work_t work;
     fit_open_t open;
-    bool rises; /* more offload never takes less time */
+    bool rises; /* more offload takes no less time, but for a few gradients that would have to return (step_moves.c) */
     mix_bytes_t mixes;
+    double most_ratio;                    /* that the host has room for */
+    int n_ratios;                         /* 0: the one that is given needs more of the host than there is */
     uint64_t ratio_bytes[FIT_RATIOS + 1]; /* libzero's plan and the model's others, nothing kept that is not given */
     uint64_t *keep_bytes;                 /* [layers + 1] that kept blocks add */
     int64_t most_keep;                    /* 0: keep is given */
@@ -90,7 +92,7 @@ typedef struct search {
 
 static double ratio_of(const search_t *s, int i)
 {
-    return s->open.ratio ? (double)i / FIT_RATIOS : s->choice.offload_ratio;
+    return s->open.ratio ? fit_nth_ratio(i, s->most_ratio) : s->choice.offload_ratio;
 }
 
 static int64_t keep_of(const search_t *s, int64_t kept)
@@ -108,6 +110,21 @@ static zero_status_t plan_bytes(search_t *s, double ratio, int64_t keep, uint64_
     return ZERO_OK;
 }
 
+/* Finds how many ratios there are. A given one that the host has no room for leaves none. */
+static zero_status_t count_ratios(search_t *s)
+{
+    const zero_memory_t *plan;
+    if (s->open.ratio) {
+        TRY(fit_find_most_ratio(s->fit, &s->most_ratio));
+        s->n_ratios = (int)ceil(s->most_ratio * FIT_RATIOS) + 1;
+        return ZERO_OK;
+    }
+    s->fit->options.zero.offload_ratio = s->choice.offload_ratio;
+    TRY(fit_plan_of(s->fit, &plan));
+    s->n_ratios = plan->pinned_bytes <= s->fit->host_budget ? 1 : 0;
+    return ZERO_OK;
+}
+
 static zero_status_t prepare(search_t *s)
 {
     fit_t *fit = s->fit;
@@ -122,7 +139,9 @@ static zero_status_t prepare(search_t *s)
     fit_work_of(&fit->options, &fit->machine, &s->work);
     model_plan(&fit->model, &user);
     user.bytes[ZERO_MEMORY_ACTIVATIONS] = 0;
-    for (int i = 0; i < (s->open.ratio ? FIT_RATIOS + 1 : 1); i++) {
+    s->fit->options.zero.keep = keep_of(s, 0);
+    TRY(count_ratios(s));
+    for (int i = 0; i < s->n_ratios; i++) {
         TRY(plan_bytes(s, ratio_of(s, i), keep_of(s, 0), &s->ratio_bytes[i]));
         s->ratio_bytes[i] += zero_memory_total(&user);
     }
@@ -195,7 +214,8 @@ static void try_mix(search_t *s, fit_group_t *group, fit_variant_t variant)
 
 static void open_group(const search_t *s, int recompute, bool is_mix, fit_group_t *group)
 {
-    *group = (fit_group_t){.choice = s->choice, .is_mix = is_mix, .n = s->open.ratio ? FIT_RATIOS + 1 : 1};
+    *group = (fit_group_t){
+        .choice = s->choice, .is_mix = is_mix, .n = s->n_ratios, .most_ratio = s->open.ratio ? s->most_ratio : NAN};
     group->choice.recompute = recompute;
     for (int i = 0; i < group->n; i++)
         group->candidates[i].ms = INFINITY;
@@ -264,6 +284,6 @@ fit_choice_t fit_candidate_choice(const fit_group_t *group, int i)
     choice.none = c->none;
     choice.light = c->light;
     choice.keep = c->keep;
-    choice.offload_ratio = group->n > 1 ? (double)i / FIT_RATIOS : choice.offload_ratio;
+    choice.offload_ratio = isnan(group->most_ratio) ? choice.offload_ratio : fit_nth_ratio(i, group->most_ratio);
     return choice;
 }

@@ -29,7 +29,8 @@ typedef struct fit_candidate {
 typedef struct fit_group {
     fit_choice_t choice; /* what its candidates share; what they do not is as it was given */
     bool is_mix;
-    int n; /* of offload_ratio 0, 1 / FIT_RATIOS ..., or of the one that is given */
+    int n; /* of the ratios of fit_nth_ratio, or of the one that is given; 0: the host has no room for that */
+    double most_ratio; /* NAN: it is given */
     fit_candidate_t candidates[FIT_RATIOS + 1];
 } fit_group_t;
 

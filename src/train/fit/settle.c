@@ -13,11 +13,11 @@
 #include "train/predict/rates_cache.h"
 #include "train/report/report.h"
 
-/* A double holds bytes exactly up to 2^53. */
-zero_status_t fit_find_available(zero_comm_t *comm, const zero_device_t *device, uint64_t *available)
+/* Finds the least of the ranks' numbers. A double holds bytes exactly up to 2^53. [collective] */
+static zero_status_t find_least(zero_comm_t *comm, uint64_t of_this_rank, uint64_t *of_all)
 {
     size_t n_ranks = (size_t)zero_comm_size(comm), rank = (size_t)zero_comm_rank(comm);
-    double *all = calloc(n_ranks, sizeof *all), mine = (double)zero_device_available(device);
+    double *all = calloc(n_ranks, sizeof *all), mine = (double)of_this_rank;
     if (all)
         all[rank] = mine < 0x1p53 ? mine : 0x1p53;
     zero_status_t status = zero_comm_agree(
@@ -27,20 +27,37 @@ zero_status_t fit_find_available(zero_comm_t *comm, const zero_device_t *device,
     double least = 0x1p53;
     for (size_t r = 0; r < n_ranks && status == ZERO_OK; r++)
         least = all[r] < least ? all[r] : least;
-    *available = (uint64_t)least;
+    *of_all = (uint64_t)least;
     free(all);
     return status;
+}
+
+zero_status_t fit_find_available(zero_comm_t *comm, const zero_device_t *device, uint64_t *available)
+{
+    return find_least(comm, zero_device_available(device), available);
+}
+
+zero_status_t fit_find_host_bytes(const options_t *o, zero_comm_t *comm, int ranks_per_host, uint64_t *host_bytes)
+{
+    uint64_t total, available, each;
+    zero_host_memory(&total, &available);
+    TRY(find_least(comm, zero_pinned_to_plan(o->zero.offload_ram, zero_comm_local_size(comm), total, available),
+                   &each));
+    *host_bytes = each * (uint64_t)ranks_per_host;
+    return ZERO_OK;
 }
 
 /* Finds the rates of rank 0's device: measured ones, else those of the GPU by its name; of one that the table does not
  * know, the H200's, since a choice depends on their ratios. Of hosts that differ, the one with the fewest ranks counts:
  * they receive most over the network, and all wait for them. */
-static zero_status_t find_machine(zero_comm_t *comm, const zero_device_t *device, fit_machine_t *machine)
+static zero_status_t find_machine(const options_t *o, zero_comm_t *comm, const zero_device_t *device,
+                                  fit_machine_t *machine)
 {
     placement_t placement;
     TRY(report_agree(comm, placement_find(comm, &placement)));
     *machine = (fit_machine_t){
         .n_ranks = zero_comm_size(comm), .ranks_per_host = placement.fewest, .kind = zero_comm_get_kind(comm)};
+    TRY(fit_find_host_bytes(o, comm, placement.fewest, &machine->host_bytes));
     if (zero_device_get_type(device) == ZERO_DEVICE_CPU)
         return fit_rates_of_this_cpu(comm, &machine->rates);
     bool is_known;
@@ -70,8 +87,10 @@ void fit_describe_point(const options_t *asked, const fit_point_t *point, uint64
         APPEND(", offload_ratio %.4g", c->offload_ratio);
     if (keeps)
         APPEND(", keep %" PRId64, c->keep);
-    APPEND("; %.2f of %.2f %s, predicted %.4g ms a step", (double)point->bytes / unit.bytes,
-           (double)budget / unit.bytes, unit.name, point->time.total);
+    APPEND("; %.2f of %.2f %s", (double)point->bytes / unit.bytes, (double)budget / unit.bytes, unit.name);
+    if (point->memory.pinned_bytes > 0)
+        APPEND(" and %.2f of host memory", (double)point->memory.pinned_bytes / unit.bytes);
+    APPEND(", predicted %.4g ms a step", point->time.total);
 #undef APPEND
 }
 
@@ -154,9 +173,9 @@ static zero_status_t settle_on(options_t *o, zero_comm_t *comm, const zero_devic
     fit_point_t chosen;
     char text[256];
     const options_t asked = *o;
-    TRY(find_machine(comm, device, &machine));
+    TRY(find_machine(o, comm, device, &machine));
     TRY(fit_find_available(comm, device, &available));
-    uint64_t budget = fit_limited(o, fit_bytes_to_plan(available));
+    uint64_t budget = fit_limited(o, zero_bytes_to_plan(available));
     TRY(report_agree(comm, fit_choose(o, &machine, budget, &chosen)));
     TRY(take_rank_0s(comm, o, &chosen));
     fit_describe_point(&asked, &chosen, budget, text, sizeof text);
@@ -182,7 +201,7 @@ zero_status_t fit_check(const options_t *o, zero_comm_t *comm, const zero_device
     fit_point_t given = {0};
     uint64_t available;
     fit_machine_t machine;
-    TRY(find_machine(comm, device, &machine));
+    TRY(find_machine(o, comm, device, &machine));
     TRY(fit_find_available(comm, device, &available));
     options_t resolved = *o;
     resolved.device.type = (int)zero_device_get_type(device);
@@ -216,6 +235,7 @@ static void report_process(const zero_device_usage_t *usage, int i)
 zero_status_t fit_explain(zero_status_t status, const zero_memory_t *planned, const zero_device_t *device)
 {
     zero_device_usage_t usage;
+    uint64_t total, available;
     if (status != ZERO_ERROR_MEMORY || zero_device_find_usage(device, &usage) != ZERO_OK)
         return status;
     fit_unit_t unit = fit_unit_of(usage.total_bytes);
@@ -223,6 +243,10 @@ zero_status_t fit_explain(zero_status_t status, const zero_memory_t *planned, co
     fit_report_memory(planned, true);
     report_rank_error(status, "%.2f of %.2f %s are free now", (double)usage.free_bytes / unit.bytes,
                       (double)usage.total_bytes / unit.bytes, unit.name);
+    zero_host_memory(&total, &available);
+    if (planned->pinned_bytes > 0 && available != UINT64_MAX)
+        report_rank_error(status, "%.2f of %.2f GiB of host memory are free now", (double)available / 0x1p30,
+                          (double)total / 0x1p30);
     for (int i = 0; i < usage.n_processes; i++)
         report_process(&usage, i);
     if (usage.why_unknown[0])

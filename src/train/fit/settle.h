@@ -34,4 +34,9 @@ zero_status_t fit_explain(zero_status_t status, const zero_memory_t *planned, co
 /* Finds the least of what is free on the ranks' devices. [collective] */
 zero_status_t fit_find_available(zero_comm_t *comm, const zero_device_t *device, uint64_t *available);
 
+/* Finds what the ranks of a host may take of its memory for offload, of the host where each may take least.
+ * [collective] */
+zero_status_t fit_find_host_bytes(const options_t *options, zero_comm_t *comm, int ranks_per_host,
+                                  uint64_t *host_bytes);
+
 #endif

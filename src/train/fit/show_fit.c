@@ -51,6 +51,12 @@ static void print_machine(FILE *file, const fit_report_t *report)
                 fit->machine.ranks_per_host, fit->machine.rates.network * 1e-9);
     fprintf(file, "a plan may take %.2f of a %s's %.2f GiB\n", (double)fit->budget / 0x1p30, devices,
             (double)report->available / 0x1p30);
+    if (o->zero.offload == OFFLOAD_OPTIMIZER && fit->machine.rates.is_gpu) {
+        if (fit->host_budget == FIT_HOST_UNKNOWN)
+            fprintf(file, "and any host memory for offload: say what a host has with --host-memory SIZE\n");
+        else
+            fprintf(file, "and %.2f GiB of host memory for offload\n", (double)fit->host_budget / 0x1p30);
+    }
     fprintf(file, "a step: %lld sequences of %lld tokens\n\n", (long long)o->train.global_batch,
             (long long)o->model.seq_len);
 }

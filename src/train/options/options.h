@@ -128,6 +128,7 @@ typedef struct options {
     struct {
         int64_t gpus;               /* --gpus; 0: as many as there are ranks */
         double gpu_bytes;           /* --gpu-memory; 0: the GPU's */
+        double host_bytes;          /* --host-memory; 0: not given */
         char gpu[32];               /* --gpu; "": not given */
         char svg[OPTIONS_MAX_PATH]; /* --svg; "": not given */
         int64_t file_micro_batch;

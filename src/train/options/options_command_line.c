@@ -125,7 +125,7 @@ static zero_status_t take_gpus(reader_t *reader, const char *value)
 }
 
 /* Takes a size: a number and GiB or GB. */
-static zero_status_t take_gpu_memory(reader_t *reader, const char *value)
+static zero_status_t take_size(const char *option, const char *value, double *bytes)
 {
     static const struct {
         const char *name;
@@ -135,10 +135,10 @@ static zero_status_t take_gpu_memory(reader_t *reader, const char *value)
     double number = strtod(value, &end);
     for (size_t i = 0; i < sizeof units / sizeof units[0]; i++)
         if (end != value && strcasecmp(end, units[i].name) == 0 && number > 0.0 && number < 0x1p50 / units[i].bytes) {
-            reader->options->fit.gpu_bytes = number * units[i].bytes;
+            *bytes = number * units[i].bytes;
             return ZERO_OK;
         }
-    return report_error(ZERO_ERROR_USAGE, "--gpu-memory: '%.100s' is no size: take a number and GiB or GB, like 80GiB",
+    return report_error(ZERO_ERROR_USAGE, "--%s: '%.100s' is no size: take a number and GiB or GB, like 80GiB", option,
                         value);
 }
 
@@ -211,7 +211,9 @@ static zero_status_t take_option(reader_t *reader, int row, const char *value, i
     case ROW_GPUS:
         return take_gpus(reader, value);
     case ROW_GPU_MEMORY:
-        return take_gpu_memory(reader, value);
+        return take_size("gpu-memory", value, &reader->options->fit.gpu_bytes);
+    case ROW_HOST_MEMORY:
+        return take_size("host-memory", value, &reader->options->fit.host_bytes);
     case ROW_GPU:
         return take_gpu(reader, value);
     case ROW_OUTPUT:

@@ -30,6 +30,8 @@ const command_line_row_t command_line_rows[] = {
     [ROW_GPUS] = {"gpus", required_argument, "N", "fit: plan for N GPUs, which need not be there", FOR(COMMAND_FIT)},
     [ROW_GPU_MEMORY] = {"gpu-memory", required_argument, "SIZE", "fit, --plan: memory of a GPU, such as 80GiB",
                         FOR(COMMAND_FIT) | FOR_PLAN},
+    [ROW_HOST_MEMORY] = {"host-memory", required_argument, "SIZE", "fit, --plan: memory of a host, such as 512GiB",
+                         FOR(COMMAND_FIT) | FOR_PLAN},
     [ROW_GPU] = {"gpu", required_argument, "NAME", "fit, --plan: kind of the GPUs: H200, H100, A100 or A100-40GB",
                  FOR(COMMAND_FIT) | FOR_PLAN},
     [ROW_SVG] = {"svg", required_argument, "FILE", "fit: draw time over memory into an SVG file", FOR(COMMAND_FIT)},

@@ -17,6 +17,7 @@ typedef enum command_line_number {
     ROW_HOSTS,
     ROW_GPUS,
     ROW_GPU_MEMORY,
+    ROW_HOST_MEMORY,
     ROW_GPU,
     ROW_SVG,
     ROW_JSON,

@@ -2,6 +2,7 @@
  * beside the device's memory. Rows are indented, so that they are no rows of the exact table. */
 #include <stdio.h>
 
+#include "train/fit/fit_command.h"
 #include "train/fit/settle.h"
 #include "train/fit/show_fit.h"
 #include "train/plan/plan_print.h"
@@ -151,6 +152,10 @@ static void print_host_memory(const plan_report_t *report)
         before = "; ";
     }
     printf(")\n");
+    if (pinned > 0 && o->fit.host_bytes > 0.0)
+        printf("  offload may take %.2f %s of the host's memory: %s\n",
+               (double)fit_described_host_bytes(o) / unit.bytes, unit.name,
+               pinned <= fit_described_host_bytes(o) ? "it fits" : "it does not fit");
 }
 
 /* Says what was chosen for settings that are auto, or what has to be known to choose. */

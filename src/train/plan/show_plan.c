@@ -119,7 +119,7 @@ static zero_status_t find_room(const options_t *o, zero_comm_t *comm, const zero
     else if (describes_gpu || needs_rates)
         TRY(fit_describe_gpu(o, comm, rates, &available));
     uint64_t known = is_known ? available : PLAN_ROOM_UNKNOWN;
-    uint64_t to_plan = is_known ? fit_bytes_to_plan(available) : PLAN_ROOM_UNKNOWN;
+    uint64_t to_plan = is_known ? zero_bytes_to_plan(available) : PLAN_ROOM_UNKNOWN;
     report->room = fit_limited(o, known);
     report->choice.budget = fit_limited(o, to_plan);
     return ZERO_OK;
@@ -131,6 +131,7 @@ static zero_status_t choose(options_t *o, const fit_rates_t *rates, plan_report_
     const fit_machine_t machine = {.rates = *rates,
                                    .n_ranks = report->ranks.n,
                                    .ranks_per_host = report->ranks.per_host,
+                                   .host_bytes = fit_described_host_bytes(o),
                                    .kind = report->ranks.memory_kind};
     if (!fit_leaves_open(o))
         return ZERO_OK;

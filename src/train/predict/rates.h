@@ -35,14 +35,17 @@ typedef struct fit_rates {
      * wait for the slowest GPU. */
     double link_lost, nccl_lost, awake;
     double pcie, host_pcie, host_adam; /* bytes/s: of a GPU, of a host's GPUs together, of the host's AdamW */
+    double host_memory;                /* bytes/s: of a host's GPUs together, both ways at once */
 } fit_rates_t;
 
-#define FIT_CUDA_BYTES 590000000.0 /* what CUDA, its libraries and graphs take beside a plan; seen on H200s */
+#define FIT_HOST_UNKNOWN UINT64_MAX /* fit_machine_t's host_bytes: anything fits */
+#define FIT_CUDA_BYTES 590000000.0  /* what CUDA, its libraries and graphs take beside a plan; seen on H200s */
 
 /* The machine that a plan is for. */
 typedef struct fit_machine {
     fit_rates_t rates;
     int n_ranks, ranks_per_host;
+    uint64_t host_bytes;   /* of a host's memory that its ranks together may take for offload */
     zero_comm_kind_t kind; /* what carries bulk data on the CPU, as zero_plan has it */
 } fit_machine_t;
 

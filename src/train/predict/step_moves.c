@@ -213,24 +213,87 @@ static double array_bytes(const options_t *o)
     }
 }
 
+/* Bytes of a rank from host memory to its GPU, and back. */
+typedef struct copies {
+    double in, out;
+} copies_t;
+
+/* Returns the seconds of copies that run at once. Each direction has a link of its own, of which the GPUs of a host
+ * share what its root complexes carry. The host's memory carries both directions of all of them. */
+static double copy_s(const fit_machine_t *machine, copies_t c)
+{
+    const fit_rates_t *rates = &machine->rates;
+    const double in_host = fmin((double)machine->ranks_per_host, (double)machine->n_ranks);
+    const double one_way = fmin(rates->pcie, rates->host_pcie / in_host);
+    const double both = fmax(rates->host_memory, rates->host_pcie) / in_host;
+    return fmax(fmax(c.in, c.out) / one_way, (c.in + c.out) / both);
+}
+
+/* What the GPU's update copies, in elements of a rank. Chunks of state are in forward order; idle activations take the
+ * first of them, `staged`, and the planned buffers the rest, in turn. */
+typedef struct streamed {
+    double state, grad;  /* bytes of an element: of its state, of its gradient if that leaves the GPU */
+    double share;        /* that is offloaded, of the units in backward's order the first */
+    double staged, rest; /* elements */
+    double returning;    /* staged, but with gradients that were sent before their buffer was idle */
+} streamed_t;
+
+/* Gradients leave at once if a unit is reduced once a step. Buffers fall idle from the last unit down. So the gradients
+ * of a unit find their chunk's buffer idle if that is in the activations of no earlier unit (state_staging.c,
+ * find_grads). Both lie evenly over the units: chunk x of 0..1 belongs to unit (1 - share) + x staged_share, and has a
+ * buffer of unit (1 - used) + x used. */
+static streamed_t stream_of(const fit_work_t *work, const fit_variant_t *variant, double n)
+{
+    const options_t *o = work->options;
+    const double master_lo = o->train.precision == ZERO_FP32 ? 0.0 : o->train.precision == ZERO_BF16 ? 2.0 : 4.0;
+    const bool leaves = work->shape.micro_steps == 1.0 || work->shape.adds_locally;
+    streamed_t s = {.state = array_bytes(o) + master_lo,
+                    .grad = leaves ? sizeof(float) : 0.0,
+                    .share = offloaded_share(work, variant)};
+    const double room = variant->activation_bytes / (s.state + s.grad);
+    s.staged = fmin(n, room);
+    s.rest = n - s.staged;
+    const double used = s.staged > 0.0 ? s.staged / room : 0.0, staged_share = s.share * s.staged / n;
+    const double late = used - s.share - 1.0 / (work->shape.L + 2.0); /* for the first chunk, beyond a unit */
+    if (late > 0.0)
+        s.returning = s.staged * fmin(late / (used - staged_share), 1.0);
+    return s;
+}
+
+/* Returns what backward waits for: fetching what is staged, and sending gradients. Those of the rest leave first, in
+ * the backward of their own units, which two buffers hold up if that is too short. */
+static double fetch_s(const fit_machine_t *machine, const streamed_t *s, double backward)
+{
+    const double of_rest = s->share * s->rest / (s->staged + s->rest);
+    const copies_t first = {.in = of_rest * s->staged * s->state, .out = s->rest * s->grad};
+    const copies_t all = {.in = s->staged * s->state, .out = (s->rest + s->returning) * s->grad};
+    return fmax(excess(copy_s(machine, first), of_rest * backward), excess(copy_s(machine, all), backward));
+}
+
+/* Returns what the next forward waits for. The stream that stores takes chunks in order, and the rest is fetched into
+ * buffers that have been stored: so first what is staged leaves, and then the rest comes in and leaves at once. A unit
+ * waits for its own chunks alone, so all of it is beside forward. */
+static double store_s(const fit_machine_t *machine, const streamed_t *s, double forward)
+{
+    const copies_t staged = {.in = s->returning * s->grad, .out = s->staged * s->state};
+    const copies_t rest = {.in = s->rest * (s->state + s->grad), .out = s->rest * s->state};
+    return excess(copy_s(machine, staged) + copy_s(machine, rest), forward);
+}
+
 double fit_offload_s(const fit_work_t *work, const fit_variant_t *variant, fit_passes_t beside)
 {
     const options_t *o = work->options;
     const fit_machine_t *machine = work->machine;
-    double forward = beside.forward, backward = beside.backward;
-    const fit_rates_t *rates = &machine->rates;
-    double in_host = fmin((double)machine->ranks_per_host, (double)machine->n_ranks);
-    double pcie = fmin(rates->pcie, rates->host_pcie / in_host);
-    double n = offloaded_share(work, variant) * fit_n_params(&work->shape) / (double)machine->n_ranks;
-    double master_lo = o->train.precision == ZERO_FP32 ? 0.0 : o->train.precision == ZERO_BF16 ? 2.0 : 4.0;
-    double state = array_bytes(o) + master_lo, with_gradients = state + sizeof(float);
+    const double in_host = fmin((double)machine->ranks_per_host, (double)machine->n_ranks);
+    const double n = offloaded_share(work, variant) * fit_n_params(&work->shape) / (double)machine->n_ranks;
     if (n == 0.0)
         return 0.0;
-    if (o->zero.offload_update == ZERO_OFFLOAD_UPDATE_HOST)
-        return excess(fmax(n * (18.0 + 2.0 * array_bytes(o)) / (rates->host_adam / in_host), n * 4.0 / pcie), forward);
-    double staged = fmin(n, variant->activation_bytes / with_gradients); /* elements */
-    return excess(staged * state / pcie, backward) + excess(staged * state / pcie, forward) +
-           (n - staged) * with_gradients / pcie;
+    if (o->zero.offload_update == ZERO_OFFLOAD_UPDATE_HOST) {
+        const double update = n * (18.0 + 2.0 * array_bytes(o)) / (machine->rates.host_adam / in_host);
+        return excess(fmax(update, copy_s(machine, (copies_t){.out = n * sizeof(float)})), beside.forward);
+    }
+    const streamed_t s = stream_of(work, variant, n);
+    return fetch_s(machine, &s, beside.backward) + store_s(machine, &s, beside.forward);
 }
 
 double fit_optimizer_s(const fit_work_t *work, const fit_variant_t *variant)

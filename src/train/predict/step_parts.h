@@ -19,10 +19,10 @@ typedef struct fit_wire {
 fit_wire_t fit_wire_s(const fit_work_t *work, const fit_variant_t *variant, fit_passes_t compute);
 
 /* Returns what offload costs a step. The GPU's update: state comes in under backward and goes out under the next
- * forward, as far as there are idle activations to stage it and its gradients in. The rest, whose gradients were sent
- * to the host meanwhile, is copied in with them, beside the copies back, and waited for. The host's: one pass over the
- * state once the norm is known, under the next forward. beside: what the passes take, waits for other ranks included,
- * since PCIe is idle then. */
+ * forward, as far as there are idle activations to stage it and its gradients in. The rest is copied in behind that,
+ * with its gradients, which were sent to the host meanwhile, and out. The host's: one pass over the state once the norm
+ * is known, under the next forward. beside: what the passes take, waits for other ranks included, since PCIe is idle
+ * then. */
 double fit_offload_s(const fit_work_t *work, const fit_variant_t *variant, fit_passes_t beside);
 
 /* Returns what the update of this rank's share takes. */

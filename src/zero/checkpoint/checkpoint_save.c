@@ -305,18 +305,35 @@ static zero_status_t write_others(zero_save_t *save)
                                      &save->writer);
 }
 
+/* Finds whether every host has memory for a copy. Without, a save in the background is made at once instead. */
+static zero_status_t find_room(const zero_save_t *save, bool *has_room)
+{
+    double n_short = !zero_state_copy_has_room(save->engine);
+    ZERO_TRY(zero_comm_sum(save->comm, &n_short, 1));
+    *has_room = n_short == 0.0;
+    if (!*has_room && save->comm->rank == 0)
+        zero_log(ZERO_LOG_WARNING,
+                 "'%s' is not saved in the background: its copy would take more host memory than is "
+                 "free. Training waits meanwhile",
+                 save->parent);
+    return ZERO_OK;
+}
+
 static zero_status_t begin(zero_save_t *save, const char *directory, const zero_save_options_t *options)
 {
     zero_comm_t *comm = save->comm;
     const bool has_others = options->per_host && zero_hosts_are_several(comm);
+    bool in_background = options->background;
     ZERO_TRY(zero_comm_agree(comm, fill(save, directory, options)));
     ZERO_TRY(zero_comm_agree(comm, leads(save) ? make_files(save, options) : ZERO_OK));
-    if (options->background || has_others)
+    if (in_background)
+        ZERO_TRY(find_room(save, &in_background));
+    if (in_background || has_others)
         ZERO_TRY(zero_comm_agree(comm, zero_state_copy_create(save->engine, &save->copy)));
     if (has_others)
         ZERO_TRY(write_others(save));
     save->writer.written = save->written;
-    if (options->background) {
+    if (in_background) {
         start_phase(save);
         return ZERO_OK;
     }

@@ -196,21 +196,6 @@ zero_status_t zero_checkpoint_bytes(const zero_model_t *model, const zero_config
     return ZERO_OK;
 }
 
-/* Returns how much memory the machine has available; UINT64_MAX if the kernel does not say. */
-static uint64_t available_memory(void)
-{
-    unsigned long long kib = 0;
-    char line[128];
-    uint64_t n_bytes = UINT64_MAX;
-    FILE *file = fopen("/proc/meminfo", "re");
-    while (file && fgets(line, sizeof line, file))
-        if (sscanf(line, "MemAvailable: %llu kB", &kib) == 1)
-            n_bytes = (uint64_t)kib << 10;
-    if (file)
-        fclose(file);
-    return n_bytes;
-}
-
 static bool is_memory(const char *directory)
 {
     struct statfs kind;
@@ -224,7 +209,9 @@ static zero_status_t check_room(const char *directory, uint64_t n_bytes, unsigne
     if (statvfs(directory, &space) != 0)
         return zero_fail(ZERO_ERROR_IO, "cannot find out how much room '%s' has: %s", directory, strerror(errno));
     uint64_t room = (uint64_t)space.f_bavail * (uint64_t)space.f_frsize, needed = n_new * (n_bytes + OTHER_BYTES);
-    uint64_t memory = is_memory(directory) ? available_memory() : UINT64_MAX;
+    uint64_t memory = UINT64_MAX;
+    if (is_memory(directory))
+        zero_host_memory(NULL, &memory);
     uint64_t free_bytes = room < memory ? room : memory;
     if (needed <= free_bytes)
         return ZERO_OK;

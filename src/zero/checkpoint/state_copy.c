@@ -44,6 +44,15 @@ static zero_status_t copy_chunk(void *user, const zero_chunk_t *chunk)
     return ZERO_OK;
 }
 
+bool zero_state_copy_has_room(zero_engine_t *engine)
+{
+    const zero_context_t *context = zero_engine_context(engine);
+    uint64_t available;
+    zero_host_memory(NULL, &available);
+    return (count_owned(context) + 1) * sizeof(float) <=
+           zero_bytes_to_plan(available) / (uint64_t)context->host_comm->local_size;
+}
+
 zero_status_t zero_state_copy_create(zero_engine_t *engine, zero_state_copy_t *copy)
 {
     size_t n = count_owned(zero_engine_context(engine)), n_bytes = (n + 1) * sizeof(float);

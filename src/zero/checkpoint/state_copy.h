@@ -11,6 +11,8 @@ typedef struct zero_state_copy {
     float *values, *end; /* NULL: there is no copy */
 } zero_state_copy_t;
 
+/* Returns whether this host has memory for its ranks' copies: to take more would not fail, but end in a kill. */
+bool zero_state_copy_has_room(zero_engine_t *engine);
 /* Makes a copy in *copy, which is empty. What it has if it fails is freed by zero_state_copy_destroy, too. */
 zero_status_t zero_state_copy_create(zero_engine_t *engine, zero_state_copy_t *copy);
 /* Writes all of it: by a thread for each kind of array if `in_parallel`. */

@@ -132,45 +132,19 @@ static zero_status_t cpu_event_elapsed_ms(zero_device_t *device, zero_event_t be
     return ZERO_OK;
 }
 
-static uint64_t mem_available(void)
-{
-    char line[256];
-    unsigned long long kib = 0;
-    FILE *file = fopen("/proc/meminfo", "r");
-    if (!file)
-        return UINT64_MAX;
-    while (fgets(line, sizeof line, file))
-        if (sscanf(line, "MemAvailable: %llu", &kib) == 1)
-            break;
-    fclose(file);
-    return kib ? kib * 1024 : UINT64_MAX;
-}
-
-/* Returns what a container's limit (cgroup v2) leaves; UINT64_MAX without one. */
-static uint64_t cgroup_available(void)
-{
-    uint64_t limit = zero_host_read_number("/sys/fs/cgroup/memory.max");
-    uint64_t used = zero_host_read_number("/sys/fs/cgroup/memory.current");
-    if (limit == UINT64_MAX || used == UINT64_MAX)
-        return UINT64_MAX;
-    return used < limit ? limit - used : 0;
-}
-
 static uint64_t cpu_available_bytes(const zero_device_t *device)
 {
-    uint64_t machine = mem_available();
-    uint64_t container = cgroup_available();
-    uint64_t available = machine < container ? machine : container;
+    uint64_t available;
+    zero_host_memory(NULL, &available);
     return available == UINT64_MAX ? available : available / (uint64_t)device->n_sharers;
 }
 
 static void cpu_memory_bytes(const zero_device_t *device, uint64_t *free_bytes, uint64_t *total_bytes)
 {
-    uint64_t machine = mem_available(), container = cgroup_available();
-    uint64_t available = machine < container ? machine : container;
+    uint64_t available;
     (void)device;
+    zero_host_memory(total_bytes, &available);
     *free_bytes = available == UINT64_MAX ? 0 : available;
-    *total_bytes = zero_host_ram_bytes();
 }
 
 /* Returns how many threads a rank gets: its share of the machine's processors, or all that it is bound to if those are

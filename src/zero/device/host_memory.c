@@ -3,7 +3,6 @@
 
 #include <errno.h>
 #include <stdint.h>
-#include <stdio.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <unistd.h>
@@ -11,42 +10,6 @@
 #include "base/log.h"
 
 #define HUGE_PAGE_BYTES ((size_t)2 << 20)
-
-uint64_t zero_host_read_number(const char *path)
-{
-    unsigned long long value;
-    FILE *file = fopen(path, "r");
-    if (!file)
-        return UINT64_MAX;
-    int n = fscanf(file, "%llu", &value);
-    fclose(file);
-    return n == 1 ? value : UINT64_MAX;
-}
-
-uint64_t zero_host_ram_bytes(void)
-{
-    static const char *const limits[] = {"/sys/fs/cgroup/memory.max", /* version 2, and 1 */
-                                         "/sys/fs/cgroup/memory/memory.limit_in_bytes"};
-    uint64_t ram = (uint64_t)sysconf(_SC_PHYS_PAGES) * (uint64_t)sysconf(_SC_PAGESIZE);
-    for (size_t i = 0; i < sizeof limits / sizeof limits[0]; i++) {
-        uint64_t limit = zero_host_read_number(limits[i]);
-        ram = limit < ram ? limit : ram;
-    }
-    return ram;
-}
-
-zero_status_t zero_host_check_share(uint64_t n_bytes, int n_ranks, double share, uint64_t ram_bytes)
-{
-    const double gib = 1024.0 * 1024.0 * 1024.0;
-    double wanted = (double)n_bytes * n_ranks, allowed = share * (double)ram_bytes;
-    if (wanted <= allowed)
-        return ZERO_OK;
-    return zero_fail(ZERO_ERROR_MEMORY,
-                     "offload needs %.2f GiB of host memory for the %d rank%s of this host, and may take %.2f: %g "
-                     "(offload_ram) of the %.2f GiB that this host or container has. Take a smaller offload_ratio, "
-                     "more hosts or, if nothing else needs it, a larger offload_ram",
-                     wanted / gib, n_ranks, n_ranks == 1 ? "" : "s", allowed / gib, share, (double)ram_bytes / gib);
-}
 
 /* Maps a huge page more, since huge pages begin at multiples of their size, and unmaps what is before and after. */
 zero_status_t zero_host_map(size_t n_bytes, void **data)

@@ -25,20 +25,10 @@ static zero_status_t check_fits(const zero_context_t *context)
         offload, keep);
 }
 
-/* Returns what to leave free for libraries, graphs, streams and events, which are created after the plan: nvidia-smi
- * shows 0.6 GiB over the plan on an H200. A 64th of what is free, but at least 1 GiB, and no more than an eighth. */
-static uint64_t reserve_bytes(uint64_t available)
-{
-    const uint64_t least = (uint64_t)1 << 30, most = available / 8, part = available / 64;
-    uint64_t reserve = part > least ? part : least;
-    return reserve < most ? reserve : most;
-}
-
 /* Returns what a plan may take of what is free now. */
 static uint64_t bytes_to_plan(const zero_context_t *context)
 {
-    uint64_t available = context->device->ops->available_bytes(context->device);
-    return available - reserve_bytes(available);
+    return zero_bytes_to_plan(context->device->ops->available_bytes(context->device));
 }
 
 /* Sets *largest to the largest of all ranks' numbers, if `mine` of every rank was found (found: its status). */
@@ -97,6 +87,52 @@ static zero_status_t settle_keep(zero_context_t *context, zero_plan_target_t tar
     return ZERO_OK;
 }
 
+/* Finds the host's memory, and returns what this rank may take of it for offload. */
+static uint64_t host_room(const zero_context_t *context, uint64_t *total, uint64_t *available)
+{
+    zero_host_memory(total, available);
+    return zero_pinned_to_plan((double)context->config.offload_ram, context->host_comm->job_local_size, *total,
+                               *available);
+}
+
+static zero_status_t check_host_room(const zero_context_t *context)
+{
+    const double gib = 1024.0 * 1024.0 * 1024.0;
+    uint64_t total, available, n_bytes = context->plan.memory.pinned_bytes;
+    uint64_t allowed = host_room(context, &total, &available);
+    int n_ranks = context->host_comm->job_local_size;
+    if (n_bytes <= allowed)
+        return ZERO_OK;
+    return zero_fail(ZERO_ERROR_MEMORY,
+                     "offload needs %.2f GiB of host memory for the %d rank%s of this host, and may take %.2f: %g "
+                     "(offload_ram) of the %.2f GiB that this host or container has, and of the %.2f that are free no "
+                     "more than leaves a reserve. Take a smaller offload_ratio, more hosts or, if nothing else needs "
+                     "it, a larger offload_ram",
+                     (double)n_bytes * n_ranks / gib, n_ranks, n_ranks == 1 ? "" : "s", (double)allowed * n_ranks / gib,
+                     (double)context->config.offload_ram, (double)total / gib, (double)available / gib);
+}
+
+/* Plans the host's update, for which it also has the parameters; leaves the plan as it is if some host has no room for
+ * them. No rank of a host may hold offload's memory. */
+static zero_status_t plan_update_on_host(zero_context_t *context, zero_plan_target_t target)
+{
+    zero_config_t config = context->config;
+    zero_arena_plan_t plan;
+    uint64_t total, available;
+    config.offload_update = ZERO_OFFLOAD_UPDATE_HOST;
+    ZERO_TRY(zero_arena_plan_create(context->model, &context->layout, &config, target, &plan));
+    double n_short = plan.memory.pinned_bytes > host_room(context, &total, &available);
+    zero_status_t status = zero_comm_sum(context->host_comm, &n_short, 1);
+    if (status != ZERO_OK || n_short > 0.0) {
+        zero_arena_plan_destroy(&plan);
+        return status;
+    }
+    zero_arena_plan_destroy(&context->plan);
+    context->plan = plan;
+    context->config.offload_update = ZERO_OFFLOAD_UPDATE_HOST;
+    return ZERO_OK;
+}
+
 /* Takes host memory before any other, since the choice of the updater depends on it. If the caller left that open and
  * some rank's memory could not be pinned, the host updates on all ranks, which copies fewer bytes. That is another
  * plan. */
@@ -111,9 +147,8 @@ static zero_status_t take_host_memory(zero_context_t *context, zero_plan_target_
         return ZERO_OK;
     zero_offload_destroy(*offload);
     *offload = NULL;
-    zero_arena_plan_destroy(&context->plan);
-    context->config.offload_update = ZERO_OFFLOAD_UPDATE_HOST;
-    ZERO_TRY(zero_arena_plan_create(context->model, &context->layout, &context->config, target, &context->plan));
+    ZERO_TRY(zero_comm_agree(context->host_comm, ZERO_OK)); /* all ranks have given theirs back */
+    ZERO_TRY(plan_update_on_host(context, target));
     return zero_offload_create(context, offload);
 }
 
@@ -146,6 +181,7 @@ zero_status_t zero_fit_plan(zero_context_t *context, zero_offload_t **offload)
     ZERO_TRY(settle_offload_ratio(context, target));
     ZERO_TRY(settle_keep(context, target)); /* into what offload leaves free */
     ZERO_TRY(zero_arena_plan_create(context->model, &context->layout, &context->config, target, &context->plan));
-    ZERO_TRY(zero_comm_agree(context->host_comm, check_fits(context))); /* before much memory is pinned */
+    ZERO_TRY(zero_comm_agree(context->host_comm, check_fits(context)));
+    ZERO_TRY(zero_comm_agree(context->host_comm, check_host_room(context))); /* no rank has taken any yet */
     return take_host_memory(context, target, offload);
 }

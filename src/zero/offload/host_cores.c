@@ -1,11 +1,9 @@
 /* host_cores.c - see host_cores.h. */
 #include "zero/offload/host_cores.h"
 
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include "base/hash.h"
 #include "base/log.h"
 
 #ifdef ZERO_HAVE_HWLOC
@@ -110,26 +108,14 @@ void zero_host_cores_share(const cpu_set_t *sets, int n_ranks, int rank, cpu_set
     }
 }
 
-/* Returns a number that is the same for all processes of one kernel, in containers or not; that of an empty text if it
- * is unknown. */
-static uint64_t host_id(void)
-{
-    char id[64] = "";
-    FILE *file = fopen("/proc/sys/kernel/random/boot_id", "r");
-    size_t n = file ? fread(id, 1, sizeof id, file) : 0;
-    if (file)
-        fclose(file);
-    return zero_hash_fold(0, id, n);
-}
-
 typedef struct rank_cores {
-    uint64_t host;
+    uint64_t host; /* the same for all processes of one kernel, in containers or not */
     cpu_set_t near;
 } rank_cores_t;
 
 zero_status_t zero_host_cores_find(zero_comm_t *comm, const char *pci_address, cpu_set_t *cores)
 {
-    rank_cores_t mine = {.host = host_id()};
+    rank_cores_t mine = {.host = zero_host_fold_boot(0)};
     int n_here = 0, me = 0;
     find_near(pci_address, &mine.near);
     rank_cores_t *all = malloc((size_t)comm->size * sizeof *all);

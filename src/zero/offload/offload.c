@@ -185,8 +185,6 @@ zero_status_t zero_offload_create(zero_context_t *context, zero_offload_t **offl
     if (context->plan.host.first == context->layout.n_units)
         return ZERO_OK;
     ZERO_TRY(find_cores(context, &cores));
-    ZERO_TRY(zero_comm_agree(comm, zero_host_check_share(context->plan.memory.pinned_bytes, comm->job_local_size,
-                                                         (double)context->config.offload_ram, zero_host_ram_bytes())));
     zero_status_t status = ZERO_OK;
     zero_offload_t *made = calloc(1, sizeof *made);
     if (made)

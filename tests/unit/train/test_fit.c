@@ -53,7 +53,8 @@ static fit_machine_t machine_of(const fit_case_t *c)
 {
     return (fit_machine_t){.rates = c->open == ON_CPU ? *fit_rates_of_cpu() : *fit_rates_find("H200"),
                            .n_ranks = c->n_ranks,
-                           .ranks_per_host = 8};
+                           .ranks_per_host = 8,
+                           .host_bytes = FIT_HOST_UNKNOWN};
 }
 
 /* Models are always the CPU's, since a build without CUDA does not know a GPU's workspace; libzero plans for GPUs

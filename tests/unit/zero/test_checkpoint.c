@@ -20,6 +20,7 @@
 #include "tests/support/log_lines.h"
 #include "tests/support/scratch.h"
 #include "tests/support/session.h"
+#include "base/memory.h"
 #include "zero.h"
 
 /* ---- the model ---- */
@@ -660,6 +661,29 @@ START_TEST(a_running_save_is_not_mistaken_for_a_killed_one)
 }
 END_TEST
 
+/* On a host with 64 KiB: the copy of half a megabyte would not fail there, but end in a kill. */
+START_TEST(a_save_whose_copy_does_not_fit_the_host_waits_and_says_so)
+{
+    zero_save_options_t options = PLAIN;
+    session_t session = session_open(3, ZERO_BF16, OUR_MODEL);
+    options.background = true;
+    ck_assert_int_eq(zero_set_state(session.engine, true, session_fill_chunk, NULL), ZERO_OK);
+    ck_assert_int_eq(zero_set_adam_step(session.engine, SESSION_ADAM_STEP), ZERO_OK);
+    ck_assert_int_eq(shell("mkdir -p host/proc && echo 'MemAvailable: 64 kB' > host/proc/meminfo"), 0);
+    for (int has_room = 0; has_room <= 1; has_room++) {
+        n_lines = 0;
+        zero_memory_set_root(has_room ? "" : path_of("host"));
+        zero_status_t status = session_save(&session, path_of("ck"), &options);
+        zero_memory_set_root("");
+        ck_assert_int_eq(status, ZERO_OK);
+        ck_assert_int_eq(n_lines, !has_room);
+        ck_assert_msg(has_room || strstr(last_line, "not saved in the background"), "%s", last_line);
+        expect_formula("ck", ZERO_BF16);
+    }
+    session_close(&session);
+}
+END_TEST
+
 /* The parent kills a child that does nothing but save, at moments of a random choice; what is there then loads. */
 START_TEST(killed_at_any_moment_a_checkpoint_is_complete_or_absent)
 {
@@ -707,6 +731,7 @@ static Suite *suite(void)
     tcase_add_test(tc, a_full_disk_leaves_the_previous_checkpoint);
     tcase_add_test(tc, a_directory_that_cannot_be_written_is_found_out_before_it_matters);
     tcase_add_test(tc, a_running_save_is_not_mistaken_for_a_killed_one);
+    tcase_add_test(tc, a_save_whose_copy_does_not_fit_the_host_waits_and_says_so);
     tcase_add_test(tc, killed_at_any_moment_a_checkpoint_is_complete_or_absent);
     suite_add_tcase(s, tc);
 

@@ -7,8 +7,11 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "tests/support/async_device.h"
+#include "tests/support/checkpoint_session.h"
 #include "tests/support/stderr_capture.h"
 #include "tests/support/support.h"
+#include "base/memory.h"
 #include "zero/offload/host_cores.h"
 #include "zero/device/host_memory.h"
 #include "zero/offload/host_pool.h"
@@ -207,19 +210,100 @@ END_TEST
 
 /* ---- memory ---- */
 
-START_TEST(more_than_its_share_of_the_memory_is_refused_with_the_numbers)
+/* Makes this host one that has so many KiB, all of them free. */
+static void set_host_kib(const char *top, uint64_t kib)
 {
-    const uint64_t gib = UINT64_C(1) << 30;
-    ck_assert_int_eq(zero_host_check_share(8 * gib, 4, 0.5, 64 * gib), ZERO_OK);
+    char path[600], text[200];
+    snprintf(path, sizeof path, "%s/proc/meminfo", top);
+    snprintf(text, sizeof text, "MemTotal: %llu kB\nMemAvailable: %llu kB\n", (unsigned long long)kib,
+             (unsigned long long)(8 * kib)); /* the share of the total counts */
+    support_write_file(path, text, strlen(text));
+}
+
+/* An engine that offloads all of a small model's state, on a device whose host memory can be pinned or not. */
+typedef struct offloading {
+    zero_comm_t *comm;
+    zero_device_t *device;
+    zero_model_t *model;
+    zero_config_t config;
+    char *top; /* of the tree that stands for /proc */
+} offloading_t;
+
+static offloading_t begin_offloading(bool pins, float share)
+{
+    offloading_t o = {
+        .model = session_declare(&small_model), .config = zero_config_default(), .top = support_scratch()};
+    const async_options_t options = {.seed = 1, .pins = pins};
+    char path[600];
+    snprintf(path, sizeof path, "%s/proc", o.top);
+    ck_assert_int_eq(mkdir(path, 0777), 0);
+    ck_assert_int_eq(zero_comm_create(ZERO_COMM_AUTO, &o.comm), ZERO_OK);
+    ck_assert_int_eq(async_device_create(o.comm, &options, &o.device), ZERO_OK);
+    o.config.offload = true;
+    o.config.offload_ratio = 1.0f;
+    o.config.offload_ram = share;
+    return o;
+}
+
+static void end_offloading(offloading_t *o)
+{
+    zero_device_destroy(o->device);
+    zero_comm_destroy(o->comm);
+    zero_model_destroy(o->model);
+    free(o->top);
+}
+
+static uint64_t planned_kib(const offloading_t *o, zero_offload_update_t update)
+{
+    zero_config_t config = o->config;
+    zero_memory_t memory;
+    config.offload_update = update;
+    ck_assert_int_eq(zero_plan(o->model, &config, ZERO_DEVICE_CUDA, ZERO_COMM_AUTO, 1, &memory), ZERO_OK);
+    return memory.pinned_bytes / 1024; /* whole pages */
+}
+
+static zero_status_t create_on_host_of(const offloading_t *o, uint64_t kib, zero_engine_t **engine)
+{
+    set_host_kib(o->top, kib);
+    zero_memory_set_root(o->top);
+    zero_status_t status = zero_engine_create(o->comm, o->device, o->model, &o->config, engine);
+    zero_memory_set_root("");
+    return status;
+}
+
+START_TEST(offload_that_the_host_has_no_room_for_is_refused_with_the_numbers)
+{
+    static const char *const fragments[] = {"offload needs 0.00 GiB", "for the 1 rank of this host",
+                                            "0.5 (offload_ram)", "offload_ratio"};
+    offloading_t o = begin_offloading(true, 0.5f);
+    uint64_t kib = planned_kib(&o, ZERO_OFFLOAD_UPDATE_DEVICE);
+    zero_engine_t *engine;
     capture_begin();
-    zero_status_t status = zero_host_check_share(8 * gib + 1, 4, 0.5, 64 * gib);
+    zero_status_t status = create_on_host_of(&o, 2 * kib - 1, &engine);
     const char *said = capture_end();
     ck_assert_int_eq(status, ZERO_ERROR_MEMORY);
-    static const char *const fragments[] = {"32.00 GiB", "4 ranks", "0.5 (offload_ram)", "64.00 GiB", "offload_ratio"};
     for (size_t i = 0; i < sizeof fragments / sizeof fragments[0]; i++)
         ck_assert_msg(strstr(said, fragments[i]), "'%s' is not in: %s", fragments[i], said);
-    ck_assert_uint_gt(zero_host_ram_bytes(), 0);
-    ck_assert_uint_lt(zero_host_ram_bytes(), UINT64_C(1) << 50);
+    ck_assert_int_eq(create_on_host_of(&o, 2 * kib, &engine), ZERO_OK);
+    zero_engine_destroy(engine);
+    end_offloading(&o);
+}
+END_TEST
+
+/* If memory cannot be pinned the host updates, and has the parameters, too: unless there is no room for them. */
+START_TEST(the_host_updates_only_where_it_has_room_for_the_parameters)
+{
+    for (int has_room = 0; has_room <= 1; has_room++) {
+        offloading_t o = begin_offloading(false, 1.0f);
+        uint64_t by_device = planned_kib(&o, ZERO_OFFLOAD_UPDATE_DEVICE);
+        uint64_t by_host = planned_kib(&o, ZERO_OFFLOAD_UPDATE_HOST);
+        zero_engine_t *engine;
+        ck_assert_uint_lt(by_device, by_host);
+        ck_assert_int_eq(create_on_host_of(&o, has_room ? by_host : by_host - 1, &engine), ZERO_OK);
+        ck_assert_uint_eq(zero_engine_memory(engine).pinned_bytes / 1024, has_room ? by_host : by_device);
+        zero_engine_destroy(engine);
+        end_offloading(&o);
+    }
 }
 END_TEST
 
@@ -251,7 +335,8 @@ static Suite *suite(void)
     tcase_add_test(cores, threads_leave_a_core_to_the_thread_that_queues_work);
     tcase_add_loop_test(pool, every_part_is_done_once_by_the_same_thread, 0, 4);
     tcase_add_test(pool, threads_stand_on_the_cores_they_were_given);
-    tcase_add_test(memory, more_than_its_share_of_the_memory_is_refused_with_the_numbers);
+    tcase_add_test(memory, offload_that_the_host_has_no_room_for_is_refused_with_the_numbers);
+    tcase_add_test(memory, the_host_updates_only_where_it_has_room_for_the_parameters);
     tcase_add_test(memory, mapped_memory_starts_at_a_huge_page_and_is_zero);
     suite_add_tcase(s, cores);
     suite_add_tcase(s, pool);
