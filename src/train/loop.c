@@ -34,6 +34,7 @@ static zero_status_t train_step(run_t *run, int64_t step)
         trace_host(run->trace, TRACE_DATA, step, batch_ms, clock_now_ms());
         TRY(model_train(&run->session.model, batch, loss_weight(run->train)));
     }
+    run->n_counted[step % 2] = data_n_counted(run->train);
     TRY(trace_pause(run->trace, run->session.device));
     TRY(fp8_put_range(&run->session.model));
     zero_set_notice(run->session.engine, (uint32_t)stop_requested());
@@ -77,10 +78,11 @@ static zero_status_t finish_step(run_t *run)
     run->n_queued--;
     run->n_done++;
     run->n_skipped += result.skipped;
+    run->n_without += row.has_no_targets;
     if (status == ZERO_OK)
         stop_on_signal(run, &result);
 
-    if (run->val && status == ZERO_OK && is_due(step, o->train.eval_every, run->last_step)) {
+    if (run->val.data && status == ZERO_OK && is_due(step, o->train.eval_every, run->last_step)) {
         TRY(run_evaluate(run, &val_loss));
         row.has_val_loss = true;
         row.val_loss = (float)val_loss;
@@ -88,7 +90,7 @@ static zero_status_t finish_step(run_t *run)
     /* Only rank 0 writes. If its disk is full it ends the run, and its peers notice at the next collective call. */
     TRY(metrics_write(run->metrics, &row));
     TRY(tensorboard_write(run->tensorboard, &row));
-    if (result.skipped || row.has_val_loss || step == run->checkpoints.first_step ||
+    if (result.skipped || row.has_no_targets || row.has_val_loss || step == run->checkpoints.first_step ||
         is_due(step, o->log.every, run->end_step))
         run_report_step(run, &row);
     TRY(status);
@@ -103,7 +105,7 @@ static zero_status_t finish_step(run_t *run)
 static bool must_wait_now(const run_t *run, int64_t step)
 {
     const options_t *o = run->session.options;
-    return step == run->end_step || (run->val && is_due(step, o->train.eval_every, run->last_step)) ||
+    return step == run->end_step || (run->val.data && is_due(step, o->train.eval_every, run->last_step)) ||
            (o->train.sample_every > 0 && is_due(step, o->train.sample_every, run->last_step)) ||
            checkpoints_are_due(&run->checkpoints, step, run->end_step);
 }
@@ -122,13 +124,19 @@ static zero_status_t loop(run_t *run)
     return checkpoints_finish(&run->checkpoints); /* one in memory: the last on the disk is waited for */
 }
 
-/* Returns how a run ended that has not failed. One in which no step changed the weights counts as a failure. */
+/* Returns how a run ended that has not failed. One in which no step learned anything counts as a failure. */
 static loop_end_t end_of(const run_t *run)
 {
     if (run->end_step != run->last_step)
         return run->session.options->checkpoint.dir[0] ? LOOP_STOPPED_SAVED : LOOP_STOPPED_UNSAVED;
-    if (run->n_done == 0 || run->n_skipped < run->n_done)
+    if (run->n_done == 0 || run->n_skipped + run->n_without < run->n_done)
         return LOOP_COMPLETE;
+    if (run->n_without > 0) {
+        report("%lld steps of this run (%lld) had no token that counts as a target, and %lld were skipped, so nothing "
+               "was learned: look at the masks of [data] train, or make more steps",
+               (long long)run->n_without, (long long)run->n_done, (long long)run->n_skipped);
+        return LOOP_ALL_SKIPPED;
+    }
     report("all steps of this run (%lld) were skipped, so the weights have not changed: gradients were not finite; %s",
            (long long)run->n_done,
            run->session.options->train.precision == ZERO_FP16

@@ -8,7 +8,7 @@ typedef enum loop_end {
     LOOP_COMPLETE,
     LOOP_STOPPED_SAVED, /* by a signal to any rank, after the same step on all; --resume continues from there */
     LOOP_STOPPED_UNSAVED,
-    LOOP_ALL_SKIPPED, /* it reached its last step, but no step changed the weights; this has been logged */
+    LOOP_ALL_SKIPPED, /* it reached its last step, but no step learned anything; this has been logged */
 } loop_end_t;
 
 /* Trains, evaluates, samples and logs. On ZERO_OK, *end says how the run ended. [collective] */

@@ -4,6 +4,7 @@
 
 #include "train/checkpoints.h"
 #include "train/data/data.h"
+#include "train/forward/held_out.h"
 #include "train/model/session.h"
 #include "train/report/metrics.h"
 #include "train/report/tensorboard.h"
@@ -13,10 +14,11 @@
 typedef struct run {
     session_t session;
     int micro_steps;
-    int64_t last_step;      /* that the run should make */
-    int64_t end_step;       /* that it ends with: last_step unless a signal came */
-    zero_memory_t planned;  /* of each rank */
-    data_t *train, *val;    /* val NULL: none */
+    int64_t last_step;     /* that the run should make */
+    int64_t end_step;      /* that it ends with: last_step unless a signal came */
+    zero_memory_t planned; /* of each rank */
+    data_t *train;
+    held_out_t val;
     tokenizer_t *tokenizer; /* of what sample_every prints; NULL: tokens are printed as numbers */
     trace_t *trace;
     metrics_t *metrics; /* rank 0's, as tensorboard */
@@ -24,7 +26,8 @@ typedef struct run {
     checkpoints_t checkpoints;
     int n_late; /* steps that stay queued while the next is queued, so that the host need not wait for a GPU */
     int n_queued;
-    int64_t n_done, n_skipped; /* steps of this run */
+    int64_t n_counted[2];                 /* targets that count in a queued step, by the step's parity */
+    int64_t n_done, n_skipped, n_without; /* steps of this run; of those: skipped, and without a target that counts */
     double started_ms;
 } run_t;
 
@@ -51,9 +54,11 @@ void run_report_step(const run_t *run, const metrics_row_t *row);
 
 /* Reads this rank's batch of a micro-step of step `step`, counted from 0. */
 zero_status_t run_read_batch(data_t *data, int64_t step, int micro_step, model_batch_t *batch);
-/* Computes the mean loss, in nats per token that counts, over eval_batches global batches of the validation data, or
- * over all of it if it has fewer. The sequences are a random sample, the same at every evaluation of every run.
- * [collective] */
+/* Opens the validation data: eval_batches global batches, a random sample that is the same in every run, or all of it
+ * if it has fewer. [collective] */
+zero_status_t run_open_val(run_t *run);
+/* Computes the mean loss over its sequences, each once, in nats per token that counts. If all data are taken, that is
+ * what zerotrain evaluate computes, to the bit. [collective] */
 zero_status_t run_evaluate(run_t *run, double *val_loss);
 /* Prints to stdout how the model continues a sequence of the validation data, or of the training data if there are
  * none. [collective] */

@@ -19,23 +19,23 @@ zero_status_t run_read_batch(data_t *data, int64_t step, int micro_step, model_b
     return ZERO_OK;
 }
 
-zero_status_t run_evaluate(run_t *run, double *val_loss)
+zero_status_t run_open_val(run_t *run)
 {
     const options_t *o = run->session.options;
-    int64_t in_data = (data_n_sequences(run->val) + o->train.global_batch - 1) / o->train.global_batch;
-    int64_t n_batches = o->train.eval_batches < in_data ? o->train.eval_batches : in_data;
-    int64_t n_targets = n_batches * o->train.global_batch * o->model.seq_len, n_counted = 0;
-    model_batch_t batch;
-    TRY(model_clear_loss(&run->session.model));
-    for (int64_t b = 0; b < n_batches; b++)
-        for (int k = 0; k < run->micro_steps; k++) {
-            TRY(run_read_batch(run->val, b, k, &batch));
-            TRY(model_loss(&run->session.model, batch, 1.0 / (double)n_targets));
-            n_counted += k == 0 ? data_n_counted(run->val) : 0;
-        }
-    TRY(model_take_loss(&run->session.model, val_loss));
-    TRY(zero_comm_sum(run->session.comm, val_loss, 1));
-    *val_loss *= n_counted > 0 ? (double)n_targets / (double)n_counted : 0.0; /* exactly 1 without a mask */
+    int64_t n_most;
+    if (__builtin_mul_overflow(o->train.eval_batches, o->train.global_batch, &n_most))
+        n_most = INT64_MAX;
+    return held_out_open(o, run->session.comm, o->data.val, n_most, &run->val);
+}
+
+zero_status_t run_evaluate(run_t *run, double *val_loss)
+{
+    int64_t n_counted;
+    TRY(held_out_sum(&run->val, &run->session, NULL, NULL, val_loss, &n_counted));
+    if (n_counted == 0) /* it was not so when the data were opened */
+        return report_error(ZERO_ERROR_FORMAT, "[data] val: no token of '%s' counts any more: the file has changed",
+                            run->session.options->data.val);
+    *val_loss /= (double)n_counted;
     return ZERO_OK;
 }
 
@@ -49,7 +49,7 @@ zero_status_t run_show_sample(run_t *run)
                           .temperature = SAMPLE_TEMPERATURE,
                           .top_k = SAMPLE_TOP_K,
                           .seed = (uint64_t)run->session.options->train.seed};
-    TRY(data_batch(run->val ? run->val : run->train, 0, 0, &inputs, &targets));
+    TRY(data_batch(run->val.data ? run->val.data : run->train, 0, 0, &inputs, &targets));
     memcpy(tokens, inputs, (size_t)n_prompt * sizeof *tokens);
     TRY(zero_comm_broadcast(run->session.comm, tokens, (size_t)n_prompt * sizeof *tokens,
                             0)); /* each rank has read another sequence */

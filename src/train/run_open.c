@@ -14,17 +14,22 @@
 #include "train/run.h"
 #include "train/run_info.h"
 
-#define EVALUATION_SEED 1 /* [train] seed does not choose what is evaluated */
-
 /* ---- data and checkpoints ---- */
 
-/* Opens a data set; those of a run are shuffled. */
-static zero_status_t open_data(run_t *run, const char *paths, uint64_t seed, data_t **data)
+/* Opens the data to train on, shuffled, and those to evaluate on. */
+static zero_status_t open_data(run_t *run)
 {
-    data_spec_t spec = data_spec_of(run->session.options, run->session.comm, paths);
+    const options_t *o = run->session.options;
+    zero_comm_t *comm = run->session.comm;
+    data_spec_t spec = data_spec_of(o, comm, o->data.train);
     spec.shuffle = true;
-    spec.seed = seed;
-    return report_agree(run->session.comm, data_open(&spec, data));
+    spec.seed = (uint64_t)o->train.seed;
+    TRY(report_agree(comm, data_open(&spec, &run->train)));
+    TRY(report_agree(comm, data_check_targets(run->train, data_n_sequences(run->train))));
+    if (o->data.val[0])
+        TRY(run_open_val(run));
+    run->session.model.may_skip_targets = data_has_mask(run->train) || held_out_may_skip(&run->val, o);
+    return ZERO_OK;
 }
 
 /* Refuses data that differ from rank 0's: hosts that have copies of their own may have different ones. */
@@ -50,12 +55,13 @@ static zero_status_t open_checkpoints(run_t *run)
     const options_t *o = run->session.options;
     data_identity_t data, val;
     TRY(compare_data(run, "train", o->data.train, run->train, &data));
-    if (run->val)
-        TRY(compare_data(run, "val", o->data.val, run->val, &val));
+    if (run->val.data)
+        TRY(compare_data(run, "val", o->data.val, run->val.data, &val));
     TRY(checkpoints_open(run->session.options, run->session.comm, &data, &run->checkpoints));
     TRY(report_agree(run->session.comm, data_check_tokenizer(run->train, run->checkpoints.model_files.tokenizer)));
-    if (run->val)
-        TRY(report_agree(run->session.comm, data_check_tokenizer(run->val, run->checkpoints.model_files.tokenizer)));
+    if (run->val.data)
+        TRY(report_agree(run->session.comm,
+                         data_check_tokenizer(run->val.data, run->checkpoints.model_files.tokenizer)));
     data_start_at(run->train, run->checkpoints.first_step - 1, run->checkpoints.sequences_before);
     return ZERO_OK;
 }
@@ -134,10 +140,7 @@ static zero_status_t set_up(run_t *run, const options_t *o, zero_comm_t *comm)
     TRY(session_open(o, comm, &run->session));
     phases_end("device");
     run->n_late = zero_device_get_type(run->session.device) == ZERO_DEVICE_CUDA ? 1 : 0;
-    TRY(open_data(run, o->data.train, (uint64_t)o->train.seed, &run->train));
-    if (o->data.val[0])
-        TRY(open_data(run, o->data.val, EVALUATION_SEED, &run->val));
-    run->session.model.may_skip_targets = data_has_mask(run->train) || (run->val && data_has_mask(run->val));
+    TRY(open_data(run));
     phases_end("data");
     TRY(open_checkpoints(run));
     phases_end("checking the checkpoint");
@@ -175,7 +178,7 @@ zero_status_t run_close(run_t *run, zero_status_t status)
         status = traced;
     session_close(&run->session, status != ZERO_OK && status != ZERO_ERROR_USAGE); /* that all ranks return together */
     tokenizer_close(run->tokenizer);
-    data_close(run->val);
+    held_out_close(&run->val);
     data_close(run->train);
     return status;
 }

@@ -1,5 +1,6 @@
 /* run_report.c - what a training run says: when it starts, and of each step. */
 #include <fcntl.h>
+#include <math.h>
 #include <omp.h>
 #include <stdio.h>
 #include <time.h>
@@ -130,13 +131,15 @@ metrics_row_t run_make_row(run_t *run, const zero_step_result_t *result)
     zero_memory_t held = zero_engine_memory(run->session.engine);
     double tokens_per_s = (double)tokens / result->step_ms * 1e3;
     fp8_range_t fp8 = fp8_take_range(&run->session.model);
+    bool has_no_targets = run->n_counted[step % 2] == 0;
     return (metrics_row_t){
         .step = step,
         .time_s = clock_time_s(),
-        .loss = result->loss,
+        .loss = has_no_targets ? NAN : result->loss,
         .grad_norm = result->grad_norm,
         .lr = lr_at(o, step),
         .skipped = result->skipped,
+        .has_no_targets = has_no_targets,
         .tokens = checkpoints_sequences(&run->checkpoints, step) * o->model.seq_len,
         .step_ms = result->step_ms,
         .tokens_per_s = tokens_per_s,
@@ -165,14 +168,17 @@ void run_report_step(const run_t *run, const metrics_row_t *row)
 {
     const options_t *o = run->session.options;
     const bool is_large = row->device_bytes >= 1 << 30;
-    char left[32], mfu[32] = "";
+    char left[32], mfu[32] = "", loss[32] = "none";
     write_time_left(run, row->step, left);
     if (row->mfu >= 0)
         snprintf(mfu, sizeof mfu, "  MFU %.1f%%", row->mfu * 100.0);
-    report("step %lld/%lld  loss %.4f  grad_norm %.3f  lr %.2e  %.1f ms  %.0f tokens/s%s  %.1f %s  %s left%s",
-           (long long)row->step, (long long)run->last_step, (double)row->loss, (double)row->grad_norm, row->lr,
-           row->step_ms, row->tokens_per_s, mfu, (double)row->device_bytes / (is_large ? 0x1p30 : 0x1p20),
-           is_large ? "GiB" : "MiB", left, row->skipped ? "  SKIPPED: gradients were not finite" : "");
+    if (!row->has_no_targets)
+        snprintf(loss, sizeof loss, "%.4f", (double)row->loss);
+    report("step %lld/%lld  loss %s  grad_norm %.3f  lr %.2e  %.1f ms  %.0f tokens/s%s  %.1f %s  %s left%s%s",
+           (long long)row->step, (long long)run->last_step, loss, (double)row->grad_norm, row->lr, row->step_ms,
+           row->tokens_per_s, mfu, (double)row->device_bytes / (is_large ? 0x1p30 : 0x1p20), is_large ? "GiB" : "MiB",
+           left, row->skipped ? "  SKIPPED: gradients were not finite" : "",
+           row->has_no_targets ? "  NOTHING LEARNED: no token of this step counts as a target" : "");
     if (row->has_val_loss)
         report("step %lld/%lld  validation loss %.4f nats per %s", (long long)row->step, (long long)run->last_step,
                (double)row->val_loss, o->model.vocab_size == 256 ? "byte" : "token");

@@ -342,12 +342,19 @@ int64_t data_n_sequences(const data_t *data)
     return data->files.n_sequences;
 }
 
+void data_shuffle(data_t *data)
+{
+    wait_for_reader(data);
+    data->spec.shuffle = true;
+    data->back.step = -1; /* what was read ahead is no longer next */
+}
+
 void data_start_at(data_t *data, int64_t step, int64_t position)
 {
     wait_for_reader(data);
     data->start_step = step;
     data->start_position = position;
-    data->back.step = -1; /* what was read ahead is no longer next */
+    data->back.step = -1;
 }
 
 /* Logs a fault that may be this rank's alone. The others notice when this rank is gone. */
@@ -385,4 +392,69 @@ zero_status_t data_batch(data_t *data, int64_t step, int micro_step, const int32
     *inputs = data->front.inputs;
     *targets = data->front.targets;
     return ZERO_OK;
+}
+
+void data_leave_out(data_t *data, int64_t n_sequences)
+{
+    int32_t *targets = data->front.targets;
+    for (int64_t i = n_sequences * data->spec.seq_len; i < data->spec.micro_batch * data->spec.seq_len; i++)
+        targets[i] = DATA_NO_TARGET;
+}
+
+/* ---- Does anything count? ---- */
+
+/* Finds out whether a target counts in sequences `first` to end - 1 of the files' order, or of the endless one. */
+static zero_status_t find_target(const data_t *data, int64_t first, int64_t end, bool in_files_order, bool *found)
+{
+    batch_t probe = {0};
+    *found = false;
+    for (int64_t i = first; i < end && !*found; i++) {
+        int64_t token, n = 0;
+        probe.at = data_files_find(&data->files, in_files_order ? i : sequence_at(data, i), data->spec.seq_len, &token);
+        if (count_sequence(data, token, &probe, &n) != ZERO_OK)
+            return report_fault(data, &probe);
+        *found = n > 0;
+    }
+    return ZERO_OK;
+}
+
+/* Says so of each file in which no target counts. */
+static zero_status_t report_files_without(const data_t *data)
+{
+    const data_files_t *files = &data->files;
+    for (int i = 0; i < files->n; i++) {
+        bool found;
+        TRY(find_target(data, files->first_sequence[i], files->first_sequence[i + 1], true, &found));
+        if (!found && files->first_sequence[i] < files->first_sequence[i + 1])
+            report("data file '%s': no token counts as a target, so nothing is learned from it, nor measured on it: "
+                   "its mask is empty",
+                   files->at[i].path);
+    }
+    return ZERO_OK;
+}
+
+zero_status_t data_check_targets(data_t *data, int64_t n_sequences)
+{
+    const token_file_t *first = &data->files.at[0];
+    const bool is_part = n_sequences < data->files.n_sequences;
+    bool found = false;
+    if (!data->files.has_mask)
+        return ZERO_OK;
+    wait_for_reader(data);
+    TRY(find_target(data, 0, n_sequences, false, &found));
+    if (!found && is_part)
+        return report_error(ZERO_ERROR_USAGE,
+                            "data: '%s'%s: no token counts as a target in the %" PRId64 " of %" PRId64
+                            " sequences that [train] eval_batches * global_batch takes: raise eval_batches",
+                            first->path, data->files.n > 1 ? " with the rest of its list" : "", n_sequences,
+                            data->files.n_sequences);
+    if (found && data->files.n > 1)
+        return report_files_without(data);
+    if (found)
+        return ZERO_OK;
+    return report_error(ZERO_ERROR_USAGE,
+                        "data: '%s'%s: no token counts as a target, so there is nothing to learn or to measure: the "
+                        "mask is empty. Of dialogues launch/tokenize counts what the role 'assistant' says: look at "
+                        "the roles that it names, and tokenize again",
+                        first->path, data->files.n > 1 ? " with the rest of its list" : "");
 }

@@ -43,6 +43,13 @@ bool data_has_mask(const data_t *data); /* some targets may not count: by a mask
 uint64_t data_tokenizer(const data_t *data, const char **path);
 int64_t data_n_sequences(const data_t *data); /* at least 1 */
 
+/* Takes the sequences in a random order from the next batch on, though spec.shuffle was false. */
+void data_shuffle(data_t *data);
+/* Refuses data of which no target counts in the first n_sequences of the endless order: there is nothing to learn or to
+ * measure. A file that counts none, though others of the list do, is a line. Ranks may fail alone, since they read
+ * files; agree afterwards. */
+zero_status_t data_check_targets(data_t *data, int64_t n_sequences);
+
 /* Makes `step`, counted from 0, begin at `position` of the endless order, and each later one a global batch further on.
  * So a resumed run continues where the previous one ended, even if that had another batch size. By default step 0
  * begins at position 0. */
@@ -55,6 +62,8 @@ void data_start_at(data_t *data, int64_t step, int64_t position);
  * vocabulary. In the endless order, rank r's sequence i of micro-step k is at the step's position +
  * (k * world_size + r) * micro_batch + i. */
 zero_status_t data_batch(data_t *data, int64_t step, int micro_step, const int32_t **inputs, const int32_t **targets);
+/* Takes the targets out of the batch that data_batch returned last, but for its first n_sequences. */
+void data_leave_out(data_t *data, int64_t n_sequences);
 /* Returns where the documents begin that the inputs of the batch are in that data_batch returned last: int32
  * [micro_batch, seq_len], positions in their sequence; 0 for a document that began before it. NULL unless
  * data_spec_t.separate. */

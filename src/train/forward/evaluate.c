@@ -1,10 +1,4 @@
-/* evaluate.c - see evaluate.h.
- *
- * Sequences are taken in the files' order, each once. Passes of micro_batch sequences go round the ranks: pass v is
- * rank v mod N's, and the last may be shorter. The passes' losses are added in the order of v, so the sum does not
- * depend on N. A rank that has no pass left in the last round computes one that does not count, since passes are
- * collective.
- */
+/* evaluate.c - see evaluate.h. */
 #include "train/forward/evaluate.h"
 
 #include <jansson.h>
@@ -12,6 +6,7 @@
 #include <stdlib.h>
 
 #include "train/data/data_identity.h"
+#include "train/forward/held_out.h"
 #include "train/forward/print_text.h"
 #include "train/hugging_face/model_files.h"
 #include "train/model/session.h"
@@ -26,24 +21,22 @@ typedef struct evaluation {
     const options_t *options;
     zero_comm_t *comm;
     session_t session;
-    data_t *data;
-    int64_t n_sequences, n_tokens; /* that are predicted, and count: of this rank, then of all */
-    int64_t n_bytes;               /* of text that these stand for; 0 or less: not known */
-    double loss;                   /* nats, summed over them */
-    token_bytes_t *bytes_of;       /* [vocab_size] by token; NULL: not known */
+    held_out_t held_out;
+    int64_t n_tokens;        /* that are predicted, and count */
+    int64_t n_bytes;         /* of text that these stand for, of this rank, then of all; 0 or less: not known */
+    double loss;             /* nats, summed over them */
+    token_bytes_t *bytes_of; /* [vocab_size] by token; NULL: not known */
 } evaluation_t;
 
 static zero_status_t open_data(evaluation_t *e)
 {
     const options_t *o = e->options;
-    const data_spec_t spec = data_spec_of(o, e->comm, o->data.val);
-    TRY(report_agree(e->comm, data_open(&spec, &e->data)));
-    e->n_sequences = data_n_sequences(e->data);
+    TRY(held_out_open(o, e->comm, o->data.val, INT64_MAX, &e->held_out));
     model_files_t files;
     TRY(report_agree(e->comm, model_files_read(o->model.init, &files)));
     const uint64_t tokenizer = files.tokenizer;
     model_files_free(&files);
-    return report_agree(e->comm, data_check_tokenizer(e->data, tokenizer));
+    return report_agree(e->comm, data_check_tokenizer(e->held_out.data, tokenizer));
 }
 
 /* Finds how many bytes of text each token stands for, on rank 0, for all. A tokenizer that cannot be read costs no
@@ -68,75 +61,25 @@ static zero_status_t read_bytes(evaluation_t *e)
     return status;
 }
 
-/* Counts the tokens that are predicted, and their text. A text begins behind a token that stands for none. */
-static void count_targets(evaluation_t *e, const model_batch_t *batch, int64_t n)
+/* Counts the bytes of text that targets stand for. A text begins behind a token that stands for none. */
+static void count_bytes(void *user, const model_batch_t *batch, int64_t n_targets)
 {
-    for (int64_t i = 0; i < n; i++) {
+    evaluation_t *e = user;
+    for (int64_t i = 0; i < n_targets; i++) {
         const int32_t token = batch->targets[i];
-        if (token == DATA_NO_TARGET)
-            continue;
-        e->n_tokens++;
-        if (e->bytes_of)
+        if (token != DATA_NO_TARGET)
             e->n_bytes +=
                 e->bytes_of[batch->inputs[i]].within > 0 ? e->bytes_of[token].within : e->bytes_of[token].first;
     }
 }
 
-/* Computes this rank's pass of a round. *loss is 0 if it has none. */
-static zero_status_t own_pass(evaluation_t *e, int64_t round, double *loss)
-{
-    const int64_t micro = e->options->train.micro_batch;
-    const int64_t first = (round * zero_comm_size(e->comm) + zero_comm_rank(e->comm)) * micro;
-    const int64_t left = e->n_sequences - first, n = left < micro ? left : micro;
-    model_batch_t batch;
-    TRY(data_batch(e->data, round, 0, &batch.inputs, &batch.targets));
-    batch.starts = data_starts(e->data);
-    TRY(model_loss_of(&e->session.model, n > 0 ? (size_t)n : 1, batch, 1.0));
-    TRY(model_take_loss(&e->session.model, loss));
-    if (n > 0)
-        count_targets(e, &batch, n * e->options->model.seq_len);
-    else
-        *loss = 0.0;
-    return ZERO_OK;
-}
-
-static zero_status_t sum_passes(evaluation_t *e, double *losses)
-{
-    const int n_ranks = zero_comm_size(e->comm);
-    const int64_t n_rounds = (e->n_sequences + e->options->train.global_batch - 1) / e->options->train.global_batch;
-    TRY(model_clear_loss(&e->session.model));
-    for (int64_t round = 0; round < n_rounds; round++) {
-        for (int rank = 0; rank < n_ranks; rank++)
-            losses[rank] = 0.0;
-        TRY(own_pass(e, round, &losses[zero_comm_rank(e->comm)]));
-        TRY(zero_comm_sum(e->comm, losses, (size_t)n_ranks));
-        for (int rank = 0; rank < n_ranks; rank++)
-            e->loss += losses[rank];
-    }
-    return ZERO_OK;
-}
-
-/* Adds up the tokens that count, and their bytes, on all ranks. */
-static zero_status_t sum_tokens(evaluation_t *e)
-{
-    double counts[2] = {(double)e->n_tokens, (double)e->n_bytes};
-    TRY(zero_comm_sum(e->comm, counts, 2));
-    e->n_tokens = (int64_t)counts[0];
-    e->n_bytes = (int64_t)counts[1];
-    if (e->n_tokens > 0)
-        return ZERO_OK;
-    return report_error(ZERO_ERROR_USAGE, "evaluate: no token of '%s' counts as a target", e->options->data.val);
-}
-
 static zero_status_t compute(evaluation_t *e)
 {
-    double *losses = calloc((size_t)zero_comm_size(e->comm), sizeof *losses);
-    zero_status_t status = losses ? ZERO_OK : report_rank_error(ZERO_ERROR_MEMORY, "evaluate: no memory for losses");
-    status = zero_comm_agree(e->comm, status);
-    if (status == ZERO_OK)
-        status = sum_passes(e, losses);
-    free(losses);
-    return status == ZERO_OK ? sum_tokens(e) : status;
+    TRY(held_out_sum(&e->held_out, &e->session, e->bytes_of ? count_bytes : NULL, e, &e->loss, &e->n_tokens));
+    double n_bytes = (double)e->n_bytes;
+    TRY(zero_comm_sum(e->comm, &n_bytes, 1));
+    e->n_bytes = (int64_t)n_bytes;
+    return ZERO_OK;
 }
 
 /* ---- printing ---- */
@@ -145,7 +88,7 @@ static zero_status_t print_json(const evaluation_t *e, double mean)
 {
     json_t *object =
         json_pack("{s:s, s:s, s:I, s:I, s:f, s:f, s:f}", "model", e->options->model.init, "data", e->options->data.val,
-                  "sequences", (json_int_t)e->n_sequences, "tokens", (json_int_t)e->n_tokens, "loss", mean,
+                  "sequences", (json_int_t)e->held_out.n_sequences, "tokens", (json_int_t)e->n_tokens, "loss", mean,
                   "perplexity", exp(mean), "bits_per_token", mean / M_LN2);
     if (object && e->n_bytes > 0) {
         json_object_set_new(object, "bytes", json_integer((json_int_t)e->n_bytes));
@@ -169,7 +112,7 @@ static zero_status_t print(const evaluation_t *e)
     if (e->options->json)
         return print_json(e, mean);
     printf("model        %s\n", e->options->model.init);
-    printf("data         %s: %lld sequences of %lld %ss\n", e->options->data.val, (long long)e->n_sequences,
+    printf("data         %s: %lld sequences of %lld %ss\n", e->options->data.val, (long long)e->held_out.n_sequences,
            (long long)e->options->model.seq_len, unit);
     printf("loss         %.6f nats per %s\n", mean, unit);
     printf("perplexity   %.4f\n", exp(mean));
@@ -194,7 +137,7 @@ zero_status_t evaluate(const options_t *options, zero_comm_t *comm)
     if (status == ZERO_OK)
         status = print(&e);
     free(e.bytes_of);
-    data_close(e.data);
+    held_out_close(&e.held_out);
     session_close(&e.session, status != ZERO_OK);
     return status;
 }

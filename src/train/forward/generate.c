@@ -60,17 +60,21 @@ zero_status_t generate_read_prompt(options_t *options, prompt_t *prompt)
     TRY(tokenizer_open(options->model.init, options->model.vocab_size, &prompt->tokenizer));
     TRY(encode_prompt(options, prompt));
     const int64_t n_prompt = (int64_t)prompt->tokens.n, n_all = n_prompt + options->generate.max_tokens;
+    const int64_t longest = options->model.longest;
+    char limit[96];
     if (options->model.seq_len == 0)
-        options->model.seq_len = n_all;
+        options->model.seq_len = longest > 0 && n_all > longest ? longest : n_all;
+    snprintf(limit, sizeof limit,
+             options->model.seq_len == longest ? "some of the model's layers see %lld tokens"
+                                               : "the model has %lld positions",
+             (long long)options->model.seq_len);
     if (n_prompt >= options->model.seq_len)
-        return report_error(
-            ZERO_ERROR_USAGE,
-            "generate: the prompt has %lld tokens, and the model has %lld positions: give a shorter one",
-            (long long)n_prompt, (long long)options->model.seq_len);
+        return report_error(ZERO_ERROR_USAGE, "generate: the prompt has %lld tokens, and %s: give a shorter one",
+                            (long long)n_prompt, limit);
     if (n_all > options->model.seq_len) {
         options->generate.max_tokens = options->model.seq_len - n_prompt;
-        report("generate: at most %lld tokens, since the model has %lld positions and the prompt takes %lld",
-               (long long)options->generate.max_tokens, (long long)options->model.seq_len, (long long)n_prompt);
+        report("generate: at most %lld tokens, since %s and the prompt takes %lld",
+               (long long)options->generate.max_tokens, limit, (long long)n_prompt);
     }
     return ZERO_OK;
 }

@@ -2,7 +2,8 @@
  *
  * The file describes the weights, so it fills in the settings that the user has left at their defaults; those that the
  * user has set must agree with it. Keys that change what the model computes must have the one value that is supported
- * here (hf_families.c). Other keys are not interpreted; a checkpoint's config.json keeps them (hf_config_write.c).
+ * here (hf_families.c, hf_keys.c). Keys that are not known are said in a line; a checkpoint's config.json keeps all
+ * (hf_config_write.c).
  * Every rank reads the file itself and finds the same.
  */
 #include "train/hugging_face/hf_config.h"
@@ -14,13 +15,17 @@
 #include <unistd.h>
 
 #include "train/hugging_face/hf_families.h"
+#include "train/hugging_face/hf_keys.h"
 #include "train/options/options_table.h"
 #include "train/report/report.h"
 #include "train/options/input_file.h"
 #include "train/options/newest_step.h"
 
 #define MAX_FILE_BYTES ((size_t)16 << 20)
-#define MISTRAL_WINDOW 4096 /* of transformers' MistralConfig */
+/* Of transformers' configuration classes, if a file leaves them out. */
+#define DEFAULT_WINDOW 4096
+#define DEFAULT_FULL_LAYERS 28
+#define DEFAULT_THETA 10000.0
 
 typedef struct hf_config {
     char path[OPTIONS_MAX_PATH + 16];
@@ -98,24 +103,6 @@ static zero_status_t take_key(hf_config_t *config, const hf_key_t *key)
     return take_real(config, key, row, is_silent ? otherwise : json_number_value(value));
 }
 
-static zero_status_t refuse(const hf_config_t *config, const char *hf_key, const json_t *value, const char *wanted)
-{
-    char *text = json_dumps(value, JSON_ENCODE_ANY | JSON_REAL_PRECISION(15));
-    report_error(ZERO_ERROR_USAGE, "'%s': %s is %.60s; only models with %s can be trained", config->path, hf_key,
-                 text ? text : "?", wanted);
-    free(text);
-    return ZERO_ERROR_USAGE;
-}
-
-static zero_status_t check_fixed(const hf_config_t *config, const hf_fixed_t *fixed)
-{
-    json_t *value = json_object_get(config->json, fixed->hf_key);
-    json_t *wanted = json_loads(fixed->value, JSON_DECODE_ANY, NULL);
-    bool good = !value || json_equal(value, wanted);
-    json_decref(wanted);
-    return good ? ZERO_OK : refuse(config, fixed->hf_key, value, fixed->value);
-}
-
 /* Copies a number of the object to where LLAMA_KEYS of hf_families.c looks for it. */
 static void copy_rope(const hf_config_t *config, const json_t *rope, const char *key, const char *copied_as)
 {
@@ -145,36 +132,111 @@ static zero_status_t take_scaling(const hf_config_t *config, const char *object,
     return ZERO_OK;
 }
 
-/* Finds rotary settings. Older files have rope_theta and rope_scaling; those of transformers 5 have both in
- * rope_parameters. Refuses other kinds of scaling than Llama 3.1's, and copies all to where LLAMA_KEYS of hf_families.c
- * looks. */
-static zero_status_t take_rope(const hf_config_t *config)
+/* Returns the kind of scaling that an object of rotary settings asks for. */
+static const char *rope_type(const json_t *rope)
 {
-    static const char *const objects[] = {"rope_scaling", "rope_parameters"};
-    for (const hf_key_t *key = hf_families[ARCH_LLAMA].keys; key->key; key++)
-        if (strncmp(key->hf_key, HF_SCALING, sizeof HF_SCALING - 1) == 0)
-            json_object_del(config->json, key->hf_key);
-    for (size_t i = 0; i < sizeof objects / sizeof objects[0]; i++) {
-        json_t *rope = json_object_get(config->json, objects[i]);
-        if (!rope || json_is_null(rope))
-            continue;
-        json_t *type = json_object_get(rope, "rope_type"), *part = json_object_get(rope, "partial_rotary_factor");
-        if (!type)
-            type = json_object_get(rope, "type");
-        const char *name = !type ? "default" : json_is_string(type) ? json_string_value(type) : "?";
-        bool is_scaled = strcmp(name, "llama3") == 0;
-        if (!json_is_object(rope) || (!is_scaled && strcmp(name, "default") != 0))
-            return refuse(config, objects[i], type ? type : rope, "\"default\", \"llama3\" or null");
-        if (part && json_number_value(part) != 1.0)
-            return refuse(config, "partial_rotary_factor", part, "1");
-        copy_rope(config, rope, "rope_theta", "rope_theta");
-        if (is_scaled)
-            TRY(take_scaling(config, objects[i], rope));
+    const json_t *type = json_object_get(rope, "rope_type");
+    if (!type)
+        type = json_object_get(rope, "type");
+    return !type ? "default" : json_is_string(type) ? json_string_value(type) : "?";
+}
+
+/* Refuses what is not computed here: other kinds of scaling than Llama 3.1's, rotation of a part of each head, and
+ * settings of some layers alone, which are objects in the object. */
+static zero_status_t check_rope(const hf_config_t *config, const char *name, const json_t *rope)
+{
+    const char *type = rope_type(rope), *key;
+    const json_t *said = json_object_get(rope, "rope_type"), *part = json_object_get(rope, "partial_rotary_factor");
+    const json_t *inner;
+    if (!said)
+        said = json_object_get(rope, "type");
+    if (!json_is_object(rope) || (strcmp(type, "llama3") != 0 && strcmp(type, "default") != 0))
+        return hf_keys_refuse(config->path, name, said ? said : rope, "\"default\", \"llama3\" or null");
+    if (part && json_number_value(part) != 1.0)
+        return hf_keys_refuse(config->path, "partial_rotary_factor", part, "1");
+    json_object_foreach((json_t *)rope, key, inner)
+    {
+        if (json_is_object(inner))
+            return report_error(ZERO_ERROR_USAGE,
+                                "'%s': %s has settings of its own for %s; only models of which all layers rotate alike "
+                                "can be trained",
+                                config->path, name, key);
     }
     return ZERO_OK;
 }
 
-/* Takes the window of Mistral, which all layers have. Without a word of it there are transformers' 4096 positions. */
+/* Returns a number of an object of rotary settings, or what stands for it if it has none. */
+static double rope_number(const hf_config_t *config, const json_t *rope, const char *key)
+{
+    const bool is_theta = strcmp(key, "rope_theta") == 0, is_original = strncmp(key, "original", 8) == 0;
+    const json_t *value = json_object_get(rope, key);
+    if (!json_is_number(value) && (is_theta || is_original))
+        value = json_object_get(config->json, is_theta ? key : "max_position_embeddings");
+    return json_is_number(value) ? json_number_value(value) : is_theta ? DEFAULT_THETA : 0.0;
+}
+
+/* Refuses two sources of rotary settings that do not say the same: versions of transformers take one or the other. */
+static zero_status_t compare_ropes(const hf_config_t *config, const json_t *scaling, const json_t *parameters)
+{
+    static const char *const keys[] = {"rope_theta", "factor", "low_freq_factor", "high_freq_factor",
+                                       "original_max_position_embeddings"};
+    const size_t n_keys = strcmp(rope_type(scaling), "llama3") == 0 ? 5 : 1;
+    if (strcmp(rope_type(scaling), rope_type(parameters)) != 0)
+        return report_error(ZERO_ERROR_USAGE,
+                            "'%s': rope_scaling is \"%s\" and rope_parameters is \"%s\": remove the wrong one",
+                            config->path, rope_type(scaling), rope_type(parameters));
+    for (size_t i = 0; i < n_keys; i++) {
+        const double first = rope_number(config, scaling, keys[i]), second = rope_number(config, parameters, keys[i]);
+        if (first != second)
+            return report_error(ZERO_ERROR_USAGE,
+                                "'%s': %s is %g by rope_scaling and %g by rope_parameters: remove the wrong one",
+                                config->path, keys[i], first, second);
+    }
+    return ZERO_OK;
+}
+
+/* Refuses a rope_theta that an object of rotary settings contradicts. */
+static zero_status_t compare_theta(const hf_config_t *config, const char *name, const json_t *rope)
+{
+    const json_t *outer = json_object_get(config->json, "rope_theta"), *inner = json_object_get(rope, "rope_theta");
+    if (!json_is_number(outer) || !json_is_number(inner) || json_number_value(outer) == json_number_value(inner))
+        return ZERO_OK;
+    return report_error(ZERO_ERROR_USAGE, "'%s': rope_theta is %g, and %g in %s: remove the wrong one", config->path,
+                        json_number_value(outer), json_number_value(inner), name);
+}
+
+/* Finds rotary settings. Older files have rope_theta and rope_scaling; those of transformers 5 have both in
+ * rope_parameters. Copies all to where LLAMA_KEYS of hf_families.c looks. */
+static zero_status_t take_rope(const hf_config_t *config)
+{
+    static const char *const names[] = {"rope_scaling", "rope_parameters"};
+    const json_t *ropes[2];
+    for (const hf_key_t *key = hf_families[ARCH_LLAMA].keys; key->key; key++)
+        if (strncmp(key->hf_key, HF_SCALING, sizeof HF_SCALING - 1) == 0)
+            json_object_del(config->json, key->hf_key);
+    for (int i = 0; i < 2; i++) {
+        ropes[i] = json_object_get(config->json, names[i]);
+        ropes[i] = json_is_null(ropes[i]) ? NULL : ropes[i];
+        if (!ropes[i])
+            continue;
+        TRY(check_rope(config, names[i], ropes[i]));
+        TRY(compare_theta(config, names[i], ropes[i]));
+    }
+    if (ropes[0] && ropes[1])
+        TRY(compare_ropes(config, ropes[0], ropes[1]));
+    for (int i = 0; i < 2; i++) {
+        if (!ropes[i])
+            continue;
+        copy_rope(config, ropes[i], "rope_theta", "rope_theta");
+        if (strcmp(rope_type(ropes[i]), "llama3") == 0)
+            TRY(take_scaling(config, names[i], ropes[i]));
+    }
+    return ZERO_OK;
+}
+
+/* ---- attention within a window ---- */
+
+/* Takes the window of Mistral, which all layers have unless layer_types says otherwise. */
 static zero_status_t take_window(hf_config_t *config)
 {
     static const hf_key_t key = {"window", "sliding_window", NULL};
@@ -184,7 +246,7 @@ static zero_status_t take_window(hf_config_t *config)
         return report_error(ZERO_ERROR_FORMAT, "'%s': sliding_window is neither a whole number nor null", config->path);
     if (!window || json_is_integer(window))
         return take_integer(config, &key, option_row_find("model", key.key),
-                            window ? json_integer_value(window) : MISTRAL_WINDOW);
+                            window ? json_integer_value(window) : DEFAULT_WINDOW);
     if (*setting != 0)
         return report_error(ZERO_ERROR_USAGE,
                             "[model] window = %" PRId64
@@ -193,30 +255,64 @@ static zero_status_t take_window(hf_config_t *config)
     return ZERO_OK;
 }
 
-/* Returns whether some layer of a Qwen has attention that ends at sliding_window positions. */
-static bool has_window(const hf_config_t *config)
+/* Returns an integer of the file. */
+static int64_t integer_or(const hf_config_t *config, const char *key, int64_t otherwise)
 {
-    const json_t *types = json_object_get(config->json, "layer_types"), *type;
-    size_t layer;
-    json_array_foreach((json_t *)types, layer,
-                       type) if (json_is_string(type) &&
-                                 strcmp(json_string_value(type), "sliding_attention") == 0) return true;
-    return config->options->model.arch != ARCH_LLAMA && !types &&
-           json_is_true(json_object_get(config->json, "use_sliding_window"));
+    const json_t *value = json_object_get(config->json, key);
+    return json_is_integer(value) ? json_integer_value(value) : otherwise;
 }
 
-/* Checks that no sequence is longer than a Qwen's window, within which windowed attention is the same as any. */
-static zero_status_t check_window(const hf_config_t *config)
+/* Counts the layers whose attention ends at sliding_window positions. They are named, or the family's rule tells. */
+static zero_status_t count_windows(const hf_config_t *config, int64_t *n_windows, int64_t *n_layers)
+{
+    const json_t *types = json_object_get(config->json, "layer_types"), *type;
+    const int arch = config->options->model.arch;
+    size_t layer;
+    *n_layers = integer_or(config, "num_hidden_layers", 0);
+    *n_windows = 0;
+    if (types && !json_is_null(types)) {
+        if (json_array_size(types) != (size_t)*n_layers)
+            return report_error(ZERO_ERROR_FORMAT, "'%s': layer_types has %zu entries for the %" PRId64 " layers",
+                                config->path, json_array_size(types), *n_layers);
+        json_array_foreach((json_t *)types, layer, type)
+        {
+            const char *name = json_is_string(type) ? json_string_value(type) : "?";
+            if (strcmp(name, "sliding_attention") != 0 && strcmp(name, "full_attention") != 0)
+                return hf_keys_refuse(config->path, "layer_types", types, "full_attention and sliding_attention");
+            *n_windows += strcmp(name, "sliding_attention") == 0;
+        }
+    } else if (arch == ARCH_MISTRAL) {
+        *n_windows = *n_layers;
+    } else if (arch != ARCH_LLAMA && json_is_true(json_object_get(config->json, "use_sliding_window"))) {
+        int64_t n_full = integer_or(config, "max_window_layers", DEFAULT_FULL_LAYERS);
+        *n_windows = *n_layers > n_full ? *n_layers - n_full : 0;
+    }
+    return ZERO_OK;
+}
+
+/* Checks that no sequence is longer than a window that is not computed here: some layers' alone, or a Qwen's. Within it
+ * all attention is the same. */
+static zero_status_t check_window(hf_config_t *config)
 {
     const json_t *window = json_object_get(config->json, "sliding_window");
-    const int64_t seq_len = config->options->model.seq_len > 0 ? config->options->model.seq_len : OPTIONS_SEQ_LEN;
-    const int64_t size = json_is_integer(window) ? json_integer_value(window) : seq_len;
-    if (!has_window(config) || size >= seq_len)
+    const bool is_mistral = config->options->model.arch == ARCH_MISTRAL;
+    const int64_t size = window ? json_integer_value(window) : DEFAULT_WINDOW;
+    int64_t seq_len = config->options->model.seq_len, n_windows, n_layers;
+    TRY(count_windows(config, &n_windows, &n_layers));
+    if (n_windows > 0 && json_is_null(window) && json_object_get(config->json, "layer_types"))
+        return hf_keys_refuse(config->path, "sliding_window", window, "its size, if layers have sliding_attention,");
+    if (json_is_null(window) || n_windows == (is_mistral ? n_layers : 0))
+        return ZERO_OK;
+    if (seq_len == 0 && !options_generate(config->options)) /* which takes what is left */
+        seq_len = OPTIONS_SEQ_LEN;
+    config->options->model.longest = size;
+    if (size >= seq_len)
         return ZERO_OK;
     return report_error(
         ZERO_ERROR_USAGE,
         "[model] seq_len = %" PRId64 ", but the model in init has sliding_window = %" PRId64
-        " ('%s'): of this family attention within a window is not implemented, so seq_len can be %" PRId64 " at most",
+        " ('%s'): attention within a window in some layers alone is not implemented, so seq_len can be %" PRId64
+        " at most",
         seq_len, size, config->path, size);
 }
 
@@ -308,15 +404,16 @@ static zero_status_t apply(hf_config_t *config)
     TRY(open_config(config));
     TRY(take_arch(config));
     int arch = config->options->model.arch;
-    for (const hf_fixed_t *fixed = hf_families[arch].fixed; fixed->hf_key; fixed++)
-        TRY(check_fixed(config, fixed));
-    if (arch != ARCH_GPT2) {
+    TRY(hf_keys_check(config->path, config->json, arch));
+    if (arch != ARCH_GPT2)
         TRY(take_rope(config));
-        TRY(arch == ARCH_MISTRAL ? take_window(config) : check_window(config));
-    }
+    if (arch == ARCH_MISTRAL)
+        TRY(take_window(config));
     for (const hf_key_t *key = hf_families[arch].keys; key->key; key++)
         TRY(take_key(config, key));
-    return arch == ARCH_GPT2 ? take_seq_len(config) : ZERO_OK;
+    TRY(arch == ARCH_GPT2 ? take_seq_len(config) : check_window(config));
+    hf_keys_report_unknown(config->path, config->json, arch);
+    return ZERO_OK;
 }
 
 zero_status_t hf_config_apply(options_t *options)

@@ -170,6 +170,7 @@ static const struct {
     {"gemma2", "norms after attention and MLP, soft caps of scores and logits, and attention within a window"},
     {"gemma3", "images, norms after attention and MLP, and attention within a window"},
     {"gemma3_text", "norms after attention and MLP, and attention within a window"},
+    {"ministral", "attention within a window in some of its layers"},
     {"mixtral", "a mixture of experts"},
     {"qwen2_moe", "a mixture of experts"},
     {"qwen3_moe", "a mixture of experts"},

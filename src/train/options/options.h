@@ -57,7 +57,8 @@ typedef struct options {
         int64_t head_dim;                                                   /* 0 = dim / heads */
         int64_t positions;                                                  /* of gpt2; 0 = seq_len */
         int64_t window;                                                     /* of mistral; 0 = none */
-        bool tied;                                                          /* of the Llama family; gpt2's always is */
+        int64_t longest; /* sequence that init computes as its family does; 0: any. Set by hf_config.c */
+        bool tied;       /* of the Llama family; gpt2's always is */
         double norm_eps, rope_theta, rope_factor, rope_low_freq, rope_high_freq;
         int64_t rope_original;
         char init[OPTIONS_MAX_PATH];             /* "random" or a model directory */

@@ -12,7 +12,8 @@ typedef struct metrics_row {
     float loss, grad_norm; /* printed %.9g: equal text means equal bits; null if not finite */
     double lr;
     bool skipped;
-    int64_t tokens; /* seen so far, all ranks */
+    bool has_no_targets; /* no token of the step counts as a target: loss is NaN, and null in the file */
+    int64_t tokens;      /* seen so far, all ranks */
     double step_ms, tokens_per_s,
         mfu; /* mfu: 0..1 of the device's peak; negative, printed as null, if that is unknown */
     uint64_t device_bytes, host_bytes;

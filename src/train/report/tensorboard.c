@@ -225,7 +225,7 @@ static void put_summary(message_t *event, const metrics_row_t *row)
         bool is_known;
         double value;
     } values[] = {
-        {"loss", true, row->loss},
+        {"loss", !row->has_no_targets, row->loss},
         {"grad_norm", true, row->grad_norm},
         {"lr", true, row->lr},
         {"tokens_per_s", true, row->tokens_per_s},

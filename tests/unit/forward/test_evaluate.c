@@ -92,6 +92,62 @@ START_TEST(the_loss_is_that_of_training)
 }
 END_TEST
 
+static const struct {
+    int n_ranks, micro_batch, global_batch, eval_batches;
+} VALIDATIONS[] = {
+    {1, 1, 7, 100}, {1, 4, 40, 1}, {2, 4, 16, 20}, {3, 5, 15, 3}, {2, 1, 10, 4}, {1, 1, 10, 3}, {2, 1, 10, 3},
+};
+
+/* Trains a step. Returns the validation loss as text: free it. */
+static char *validate(size_t i)
+{
+    char arguments[200];
+    support_output_t output;
+    snprintf(arguments, sizeof arguments,
+             "--set train.steps=1 --set train.micro_batch=%d --set train.global_batch=%d --set train.eval_batches=%d "
+             "--overwrite --set checkpoint.dir=ckv",
+             VALIDATIONS[i].micro_batch, VALIDATIONS[i].global_batch, VALIDATIONS[i].eval_batches);
+    int code = support_mpirun(&output, LIMIT_S, VALIDATIONS[i].n_ranks, "--wdir %s %s/zerotrain %s cfg.ini", scratch,
+                              support_build(), arguments);
+    ck_assert_msg(code == 0, "%s", output.err);
+    support_output_free(&output);
+    char *text = NULL;
+    ck_assert_int_gt(asprintf(&text, "%.9g", last_val_loss()), 0);
+    return text;
+}
+
+/* Training's is a float. */
+START_TEST(validation_takes_each_sequence_once_as_evaluate_does)
+{
+    for (size_t i = 0; i < 5; i++) {
+        char arguments[200], want[32];
+        support_output_t output;
+        if (support_leaves_out(VALIDATIONS[i].n_ranks))
+            continue;
+        char *got = validate(i);
+        snprintf(arguments, sizeof arguments, "--json --set train.micro_batch=%d --set checkpoint.dir=ckv",
+                 VALIDATIONS[i].micro_batch);
+        ck_assert_int_eq(evaluate(&output, 1, arguments), 0);
+        json_t *json = json_loads(output.out, 0, NULL);
+        snprintf(want, sizeof want, "%.9g", (double)(float)json_number_value(json_object_get(json, "loss")));
+        ck_assert_msg(strcmp(got, want) == 0, "row %zu: val_loss is %s, evaluate's %s", i, got, want);
+        json_decref(json);
+        support_output_free(&output);
+        free(got);
+    }
+}
+END_TEST
+
+/* 30 of the 37 sequences, on one rank and on two. */
+START_TEST(a_sample_is_the_same_on_any_number_of_ranks)
+{
+    char *first = validate(5), *second = validate(6), *all = validate(4);
+    ck_assert_str_eq(first, second);
+    ck_assert_str_ne(first, all);
+    free(first), free(second), free(all);
+}
+END_TEST
+
 /* A tokenizer of seven tokens: its own spelling of a space and of the two bytes of an e with an acute accent among
  * them. */
 #define TOKENIZER                                                                                                      \
@@ -253,6 +309,8 @@ static Suite *suite(void)
     tcase_set_timeout(c, 5 * LIMIT_S);
     tcase_add_checked_fixture(c, set_up, NULL);
     tcase_add_test(c, the_loss_is_that_of_training);
+    tcase_add_test(c, validation_takes_each_sequence_once_as_evaluate_does);
+    tcase_add_test(c, a_sample_is_the_same_on_any_number_of_ranks);
     tcase_add_loop_test(c, bits_per_byte_count_the_bytes_of_the_tokens, 0, 2);
     tcase_add_test(c, the_text_is_the_same_on_any_number_of_ranks_at_every_stage);
     tcase_add_test(c, a_plan_has_no_optimizer_and_is_kept_to_in_bf16);

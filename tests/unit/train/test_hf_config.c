@@ -39,7 +39,7 @@ static void write_config(const char *text)
 /* GPT2 with more keys. */
 static void write_gpt2(const char *more)
 {
-    char text[1024];
+    char text[2048];
     snprintf(text, sizeof text, GPT2, more);
     write_config(text);
 }
@@ -278,7 +278,7 @@ END_TEST
 /* A config.json of another member of the family, with more keys. */
 static void write_member(const char *model_type, const char *more)
 {
-    char text[1024];
+    char text[2048];
     snprintf(text, sizeof text,
              "{\"model_type\": \"%s\", \"num_hidden_layers\": 3, \"hidden_size\": 64, \"num_attention_heads\": 32, "
              "\"intermediate_size\": 100, \"vocab_size\": 777, \"max_position_embeddings\": 4096%s}",
@@ -352,6 +352,8 @@ START_TEST(the_window_of_mistral_is_taken)
 }
 END_TEST
 
+#define TYPES(a, b, c) ", \"layer_types\": [\"" a "_attention\", \"" b "_attention\", \"" c "_attention\"]"
+
 START_TEST(a_window_is_refused_where_a_sequence_exceeds_it)
 {
     static const struct {
@@ -360,10 +362,18 @@ START_TEST(a_window_is_refused_where_a_sequence_exceeds_it)
         bool is_good;
     } CASES[] = {
         {"qwen2", ", \"use_sliding_window\": false, \"sliding_window\": 2048", 8192, true},
-        {"qwen2", ", \"use_sliding_window\": true, \"sliding_window\": 2048", 8192, false},
-        {"qwen2", ", \"sliding_window\": 512, \"layer_types\": [\"full_attention\", \"sliding_attention\"]", 0, false},
-        {"qwen2", ", \"sliding_window\": 512, \"layer_types\": [\"full_attention\"]", 0, true},
-        {"qwen3", ", \"use_sliding_window\": true, \"sliding_window\": 64", 65, false},
+        {"qwen2", ", \"use_sliding_window\": true, \"sliding_window\": 2048, \"max_window_layers\": 2", 8192, false},
+        {"qwen2", ", \"use_sliding_window\": true, \"sliding_window\": 2048, \"max_window_layers\": 3", 8192, true},
+        {"qwen2", ", \"use_sliding_window\": true, \"sliding_window\": 2048", 8192, true},  /* of 28 layers and more */
+        {"qwen2", ", \"use_sliding_window\": true, \"max_window_layers\": 0", 8192, false}, /* 4096 is the default */
+        {"qwen2", ", \"sliding_window\": 512" TYPES("full", "sliding", "full"), 0, false},
+        {"qwen2", ", \"sliding_window\": 512" TYPES("full", "full", "full"), 0, true},
+        {"qwen3", ", \"use_sliding_window\": true, \"sliding_window\": 64, \"max_window_layers\": 0", 65, false},
+        {"mistral", ", \"sliding_window\": 64" TYPES("full", "sliding", "full"), 65, false},
+        {"mistral", ", \"sliding_window\": 64" TYPES("full", "sliding", "full"), 64, true},
+        {"mistral", ", \"sliding_window\": 64" TYPES("sliding", "sliding", "sliding"), 65, true},
+        {"mistral", ", \"sliding_window\": null" TYPES("full", "full", "full"), 65, true},
+        {"mistral", TYPES("full", "full", "full"), 5000, false},
     };
     write_member(CASES[_i].model_type, CASES[_i].more);
     options.model.seq_len = CASES[_i].seq_len;
@@ -371,6 +381,152 @@ START_TEST(a_window_is_refused_where_a_sequence_exceeds_it)
         expect_ok();
     else
         expect_failure(ZERO_ERROR_USAGE, "but the model in init has sliding_window = ");
+}
+END_TEST
+
+/* What a generated text may grow to is left to zerotrain generate. */
+START_TEST(a_generated_text_ends_at_a_window)
+{
+    static const char *const members[] = {"qwen2", "qwen3", "mistral"};
+    write_member(members[_i],
+                 ", \"use_sliding_window\": true, \"sliding_window\": 64" TYPES("full", "sliding", "full"));
+    options.command = COMMAND_GENERATE;
+    char line[4096];
+    ck_assert_int_eq(apply(line), ZERO_OK);
+    ck_assert_int_eq(options.model.longest, 64);
+}
+END_TEST
+
+static const struct {
+    const char *model_type, *more, *text;
+    zero_status_t status;
+} CHANGES[] = {
+    {"llama", ", \"partial_rotary_factor\": 0.5", "partial_rotary_factor is 0.5; only models with 1", ZERO_ERROR_USAGE},
+    {"qwen3", ", \"quantization_config\": {\"quant_method\": \"fp8\"}",
+     "quantization_config is {\"quant_method\": "
+     "\"fp8\"}; only models without it can be trained",
+     ZERO_ERROR_USAGE},
+    {"mistral", ", \"is_causal\": false", "is_causal is false; only models with true", ZERO_ERROR_USAGE},
+    {"qwen2", ", \"per_layer_config\": {\"0\": {}}", "per_layer_config is", ZERO_ERROR_USAGE},
+    {"llama", ", \"pruned_heads\": {\"0\": [1]}", "pruned_heads is", ZERO_ERROR_USAGE},
+    {"llama", ", \"is_encoder_decoder\": true", "is_encoder_decoder is true", ZERO_ERROR_USAGE},
+    {"llama", ", \"original_max_position_embeddings\": 64", "original_max_position_embeddings is 64", ZERO_ERROR_USAGE},
+    {"mistral", ", \"attention_bias\": true", "attention_bias is true", ZERO_ERROR_USAGE},
+    {"mistral", TYPES("full", "chunked", "full"), "only models with full_attention and sliding_attention",
+     ZERO_ERROR_USAGE},
+    {"qwen2", ", \"layer_types\": [\"full_attention\"]", "layer_types has 1 entries for the 3 layers",
+     ZERO_ERROR_FORMAT},
+    {"mistral", ", \"sliding_window\": null" TYPES("full", "sliding", "full"), "sliding_window is null",
+     ZERO_ERROR_USAGE},
+    /* two sources of rotary settings */
+    {"llama", ", \"rope_theta\": 10000.0, \"rope_parameters\": {\"rope_type\": \"default\", \"rope_theta\": 5e5}",
+     "rope_theta is 10000, and 500000 in rope_parameters", ZERO_ERROR_USAGE},
+    {"llama",
+     ", \"rope_scaling\": {\"rope_type\": \"llama3\", " SCALED "}, \"rope_parameters\": {\"rope_type\": "
+     "\"default\", \"rope_theta\": 1e4}",
+     "rope_scaling is \"llama3\" and rope_parameters is \"default\"", ZERO_ERROR_USAGE},
+    {"llama",
+     ", \"rope_scaling\": {\"rope_type\": \"llama3\", " SCALED "}, \"rope_parameters\": {\"rope_type\": "
+     "\"llama3\", \"factor\": 4, \"low_freq_factor\": 2, \"high_freq_factor\": 5}",
+     "factor is 8 by rope_scaling and 4 by rope_parameters", ZERO_ERROR_USAGE},
+    {"llama",
+     ", \"rope_scaling\": {\"type\": \"default\"}, \"rope_parameters\": {\"rope_type\": \"default\", "
+     "\"rope_theta\": 5e5}",
+     "rope_theta is 10000 by rope_scaling and 500000 by rope_parameters", ZERO_ERROR_USAGE},
+    {"qwen3", ", \"rope_parameters\": {\"full_attention\": {\"rope_type\": \"default\", \"rope_theta\": 1e6}}",
+     "rope_parameters has settings of its own for full_attention", ZERO_ERROR_USAGE},
+};
+
+START_TEST(a_key_that_changes_what_is_computed_is_refused_by_name)
+{
+    write_member(CHANGES[_i].model_type, CHANGES[_i].more);
+    options.model.seq_len = 64;
+    expect_failure(CHANGES[_i].status, CHANGES[_i].text);
+}
+END_TEST
+
+START_TEST(another_name_of_a_size_of_gpt2_must_agree)
+{
+    write_gpt2(", \"hidden_size\": 48, \"num_hidden_layers\": 3, \"num_attention_heads\": 4, "
+               "\"max_position_embeddings\": 65");
+    expect_ok();
+    options.model.seq_len = 0;
+    write_gpt2(", \"num_hidden_layers\": 2");
+    expect_failure(ZERO_ERROR_USAGE, "num_hidden_layers is 2; only models with n_layer can be trained");
+}
+END_TEST
+
+/* Two sources that say the same, as files have them that several versions wrote. */
+START_TEST(rotary_settings_may_be_said_twice)
+{
+    write_member("llama", ", \"rope_theta\": 500000, \"partial_rotary_factor\": 1.0, \"rope_scaling\": {\"type\": "
+                          "\"llama3\", " SCALED "}, \"rope_parameters\": {\"rope_type\": \"llama3\", "
+                          "\"rope_theta\": 5e5, " SCALED "}");
+    expect_ok();
+    ck_assert(options.model.rope_theta == 5e5 && options.model.rope_factor == 8.0);
+}
+END_TEST
+
+/* Keys of files that are widely used, as they were published. */
+START_TEST(ordinary_files_are_read_without_a_word)
+{
+    static const struct {
+        const char *model_type, *more;
+    } FILES[] = {
+        {"llama", /* Llama 3.2 */
+         ", \"architectures\": [\"LlamaForCausalLM\"], \"attention_bias\": false, \"attention_dropout\": 0.0, "
+         "\"bos_token_id\": 128000, \"eos_token_id\": 128001, \"head_dim\": 64, \"hidden_act\": \"silu\", "
+         "\"initializer_range\": 0.02, \"mlp_bias\": false, \"pretraining_tp\": 1, \"rms_norm_eps\": 1e-05, "
+         "\"rope_scaling\": {\"factor\": 32.0, \"high_freq_factor\": 4.0, \"low_freq_factor\": 1.0, "
+         "\"original_max_position_embeddings\": 8192, \"rope_type\": \"llama3\"}, \"rope_theta\": 500000.0, "
+         "\"tie_word_embeddings\": true, \"torch_dtype\": \"bfloat16\", \"transformers_version\": "
+         "\"4.45.0.dev0\", \"use_cache\": true"},
+        {"llama", /* SmolLM2 */
+         ", \"is_llama_config\": true, \"rope_interleaved\": false, \"rope_scaling\": null, \"rope_theta\": 100000, "
+         "\"transformers.js_config\": {\"kv_cache_dtype\": {\"fp16\": \"float16\"}}, \"pad_token_id\": 2"},
+        {"qwen2", /* Qwen2.5 */
+         ", \"max_window_layers\": 28, \"sliding_window\": 32768, \"use_mrope\": false, \"use_sliding_window\": "
+         "false, \"rope_theta\": 1000000.0, \"attention_dropout\": 0.0"},
+        {"qwen3", /* Qwen3 */
+         ", \"attention_bias\": false, \"head_dim\": 128, \"max_window_layers\": 28, \"rope_scaling\": null, "
+         "\"sliding_window\": null, \"use_sliding_window\": false, \"_attn_implementation_autoset\": true"},
+        {"mistral", /* Mistral 7B v0.3 */
+         ", \"_name_or_path\": \"mistral\", \"sliding_window\": null, \"rope_theta\": 1000000.0, "
+         "\"num_key_value_heads\": 8, \"output_attentions\": false, \"return_dict\": true"},
+    };
+    write_member(FILES[_i].model_type, FILES[_i].more);
+    expect_ok();
+}
+END_TEST
+
+START_TEST(the_published_gpt2_is_read_without_a_word)
+{
+    write_gpt2(", \"activation_function\": \"gelu_new\", \"architectures\": [\"GPT2LMHeadModel\"], \"attn_pdrop\": "
+               "0.1, \"bos_token_id\": 50256, \"embd_pdrop\": 0.1, \"eos_token_id\": 50256, \"initializer_range\": "
+               "0.02, \"layer_norm_epsilon\": 1e-05, \"n_ctx\": 1024, \"resid_pdrop\": 0.1, \"summary_activation\": "
+               "null, \"summary_first_dropout\": 0.1, \"summary_proj_to_labels\": true, \"summary_type\": "
+               "\"cls_index\", \"summary_use_proj\": true, \"task_specific_params\": {\"text-generation\": "
+               "{\"do_sample\": true, \"max_length\": 50}}");
+    expect_ok();
+}
+END_TEST
+
+START_TEST(keys_that_are_not_known_are_said_in_a_line)
+{
+    char line[4096], many[900] = "";
+    write_member("qwen2", ", \"attention_sinks\": 4, \"tie_word_embeddings\": true, \"logit_scale\": 0.5");
+    ck_assert_int_eq(apply(line), ZERO_OK);
+    ck_assert_msg(strstr(line,
+                         "config.json': keys that are not known for this family, and not heeded: attention_sinks, "
+                         "logit_scale\n") &&
+                      support_count(line, "\n") == 1,
+                  "%s", line);
+    for (int i = 0; i < 40; i++)
+        snprintf(many + strlen(many), sizeof many - strlen(many), ", \"a_long_name_%d\": 1", i);
+    set_up();
+    write_gpt2(many);
+    ck_assert_int_eq(apply(line), ZERO_OK);
+    ck_assert_msg(strstr(line, "...\n") && support_count(line, "\n") == 1, "%s", line);
 }
 END_TEST
 
@@ -424,7 +580,8 @@ START_TEST(keys_that_are_not_interpreted_are_kept)
     char *source;
     write_member("mistral", CASES[_i].more);
     options.model.seq_len = CASES[_i].seq_len;
-    expect_ok();
+    char line[4096]; /* names the keys that are not known */
+    ck_assert_int_eq(apply(line), ZERO_OK);
     ck_assert_int_eq(options_resolve(&options, 1), ZERO_OK);
     ck_assert_int_eq(hf_config_read(options.model.init, &source), ZERO_OK);
     char *text = hf_config_text(&options, source);
@@ -523,8 +680,16 @@ static Suite *suite(void)
     tcase_add_loop_test(tc, a_llama_that_computes_otherwise_is_refused, 0, 8);
     tcase_add_loop_test(tc, numbers_of_llama_are_checked_and_must_agree, 0, 14);
     tcase_add_loop_test(tc, members_of_the_llama_family_are_told_apart, 0, 9);
-    tcase_add_loop_test(tc, a_window_is_refused_where_a_sequence_exceeds_it, 0, 5);
+    tcase_add_loop_test(tc, a_window_is_refused_where_a_sequence_exceeds_it, 0, 12);
     tcase_add_loop_test(tc, the_window_of_mistral_is_taken, 0, 4);
+    tcase_add_loop_test(tc, a_generated_text_ends_at_a_window, 0, 3);
+    tcase_add_loop_test(tc, a_key_that_changes_what_is_computed_is_refused_by_name, 0,
+                        sizeof CHANGES / sizeof CHANGES[0]);
+    tcase_add_test(tc, another_name_of_a_size_of_gpt2_must_agree);
+    tcase_add_test(tc, rotary_settings_may_be_said_twice);
+    tcase_add_loop_test(tc, ordinary_files_are_read_without_a_word, 0, 5);
+    tcase_add_test(tc, the_published_gpt2_is_read_without_a_word);
+    tcase_add_test(tc, keys_that_are_not_known_are_said_in_a_line);
     tcase_add_loop_test(tc, what_is_written_is_read_again, 0, 5);
     tcase_add_loop_test(tc, keys_that_are_not_interpreted_are_kept, 0, 4);
     tcase_add_loop_test(tc, a_bad_file_is_refused_with_the_reason, 0, 13);
