@@ -8,6 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "train/options/input_file.h"
 #include "train/report/report.h"
 #include "train/report/utf8.h"
 #include "train/tokenizer/tokenizer_parts.h"
@@ -253,10 +254,16 @@ static zero_status_t take_all(file_t *file)
     return file->is_of_bytes ? ZERO_OK : decode_all(file);
 }
 
+#define MOST_BYTES ((size_t)1 << 30) /* the largest that are known have some 30 MB */
+
 zero_status_t tokenizer_read_file(const char *path, int64_t vocab_size, tokenizer_t *tokenizer)
 {
     json_error_t error;
-    json_t *root = json_load_file(path, JSON_REJECT_DUPLICATES | JSON_ALLOW_NUL, &error);
+    char *text = NULL;
+    size_t n_bytes = 0;
+    TRY(input_file_read(path, MOST_BYTES, (input_words_t){"", ""}, &text, &n_bytes));
+    json_t *root = json_loadb(text, n_bytes, JSON_REJECT_DUPLICATES | JSON_ALLOW_NUL, &error);
+    free(text);
     if (!root)
         return report_error(ZERO_ERROR_FORMAT, "'%s': %s in line %d", path, error.text, error.line);
     file_t file = {.path = path,
