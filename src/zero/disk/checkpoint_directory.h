@@ -46,7 +46,8 @@ zero_status_t zero_checkpoints_list(const char *parent, size_t n_steps, uint64_t
 /* Returns the path of a step's directory; the caller frees it. */
 zero_status_t zero_checkpoints_path(const char *parent, uint64_t step, char **path);
 /* Returns the path of the checkpoint that `directory` is, or of the one that `latest` links to in it. Without that
- * link, or if what it names is gone (then with a warning), it is the highest step; ZERO_ERROR_USAGE if there is none. */
+ * link, or if what it names is gone (then with a warning), it is the highest step; ZERO_ERROR_USAGE if there is none.
+ */
 zero_status_t zero_checkpoints_find(const char *directory, char path[ZERO_MAX_PATH]);
 
 #endif

@@ -127,6 +127,7 @@ static void set_up(void)
     free(directory);
     write_data();
     write_file("cfg.ini", CONFIG, sizeof CONFIG - 1);
+    write_file("a,b.txt", CONFIG, sizeof CONFIG - 1);
 }
 
 /* What is refused without GPUs is refused on every machine's tests. */
@@ -239,6 +240,7 @@ static const bad_input_t BAD_INPUTS[] = {
     {"an unknown option", 2, "", "--stagee 3", {"'--stagee'", "did you mean --stage?"}, ANY},
     {"a bad --set", 2, "", "--set train.lr=fast", {"--set train.lr=fast", "'fast' is not a number"}, ANY},
     {"a bad --stage", 2, "", "--stage 5", {"--stage", "5", "0..3"}, ANY},
+    {"a comma in a data file's name", 2, "", "--set data.train=a,b.txt", {"there is a file 'a,b.txt'", "commas separate files"}, ANY},
     {"a data file that is not there", 2, "", "--set data.train=nosuch.txt", {"data file 'nosuch.txt'", "No such file"}, ANY},
     {"GPUs where there are none", 2, "", "--set device.type=cuda", {"CUDA", "use the CPU"}, ANY},
     {"GPUs to share where there are none", 2, "", "--set device.type=cuda-shared", {"CUDA", "use the CPU"}, ANY},
