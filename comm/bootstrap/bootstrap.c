@@ -35,7 +35,7 @@ static zero_status_t check_not_left_alone(const zero_comm_t *comm, int launch_ra
     const char *variable = zero_launcher_size_variable();
     if (comm->size > 1 || n_launched <= 1)
         return ZERO_OK;
-    if (strcmp(variable, "SLURM_STEP_NUM_TASKS") != 0)
+    if (!getenv("SLURM_PROCID") || strncmp(variable, "OMPI_", strlen("OMPI_")) == 0)
         return zero_fail(ZERO_ERROR_USAGE,
                          "%s=%d in the environment, but MPI joins no other process: start with mpirun of the MPI that "
                          "this was built with, or, if no launcher started this process, unset what one has left "
@@ -44,9 +44,8 @@ static zero_status_t check_not_left_alone(const zero_comm_t *comm, int launch_ra
     zero_log_set_rank(launch_rank);
     return zero_fail_alike(ZERO_ERROR_USAGE,
                            "the launcher started %d processes, but MPI joins none of them: use srun --mpi=pmix (srun "
-                           "--mpi=list shows what there is) or mpirun; env -u SLURM_STEP_NUM_TASKS makes each a job "
-                           "of its own",
-                           n_launched);
+                           "--mpi=list shows what there is) or mpirun; env -u %s makes each a job of its own",
+                           n_launched, variable);
 }
 
 static bool mpi_is_running(void)
