@@ -7,6 +7,7 @@
  * could hang. MPI is then not finalized, which launchers rightly take as a failure.
  */
 #include <stdlib.h>
+#include <string.h>
 
 #include "base/deadline.h"
 #include "base/log.h"
@@ -26,18 +27,25 @@ static struct {
 } mpi_use;
 
 /* Fails if a launcher started several processes that MPI does not join. Slurm's srun does so without PMIx, or with one
- * that this MPI does not speak: each process would be a job of one rank, and all would write the same files.
- * launch_rank: the rank before MPI made each process rank 0, so that only one of them logs. */
+ * that this MPI does not speak: each process would be a job of one rank, and all would write the same files. Of Slurm's
+ * only one logs. launch_rank: the rank before MPI made each process rank 0. With other variables there may be no other
+ * process: a program that mpirun had started may have left them. */
 static zero_status_t check_not_left_alone(const zero_comm_t *comm, int launch_rank, int n_launched)
 {
+    const char *variable = zero_launcher_size_variable();
     if (comm->size > 1 || n_launched <= 1)
         return ZERO_OK;
+    if (!getenv("SLURM_PROCID") || strncmp(variable, "OMPI_", strlen("OMPI_")) == 0)
+        return zero_fail(ZERO_ERROR_USAGE,
+                         "%s=%d in the environment, but MPI joins no other process: start with mpirun of the MPI that "
+                         "this was built with, or, if no launcher started this process, unset what one has left "
+                         "behind (env -u %s)",
+                         variable, n_launched, variable);
     zero_log_set_rank(launch_rank);
     return zero_fail_alike(ZERO_ERROR_USAGE,
                            "the launcher started %d processes, but MPI joins none of them: use srun --mpi=pmix (srun "
-                           "--mpi=list shows what there is) or mpirun; env -u SLURM_STEP_NUM_TASKS makes each a job "
-                           "of its own",
-                           n_launched);
+                           "--mpi=list shows what there is) or mpirun; env -u %s makes each a job of its own",
+                           n_launched, variable);
 }
 
 static bool mpi_is_running(void)

@@ -25,9 +25,19 @@ int zero_comm_launch_rank(void)
     return rank >= 0 ? rank : from_environment((const char *const[]){"SLURM_PROCID", NULL}, 0);
 }
 
+static const char *const size_variables[] = {"OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "SLURM_STEP_NUM_TASKS", NULL};
+
 int zero_launcher_size(void)
 {
-    return from_environment((const char *const[]){"OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "SLURM_STEP_NUM_TASKS", NULL}, 1);
+    return from_environment(size_variables, 1);
+}
+
+const char *zero_launcher_size_variable(void)
+{
+    const char *const *name = size_variables;
+    while (*name && !getenv(*name))
+        name++;
+    return *name ? *name : "";
 }
 
 void zero_launcher_local(int *local_rank, int *local_size)

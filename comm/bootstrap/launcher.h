@@ -7,6 +7,8 @@
 int zero_launcher_rank(void);
 /* Returns how many processes the launcher says it has started; 1 if it does not say. */
 int zero_launcher_size(void);
+/* Returns the variable that says so; "" if none does. */
+const char *zero_launcher_size_variable(void);
 /* The same among the launcher's processes on this host. Sets 0 and 1 if it does not say both. */
 void zero_launcher_local(int *local_rank, int *local_size);
 

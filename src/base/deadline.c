@@ -4,6 +4,7 @@
 
 #include "base/deadline.h"
 #include "base/log.h"
+#include "base/numbers.h"
 
 int64_t zero_now_ns(void)
 {
@@ -18,8 +19,8 @@ zero_status_t zero_timeout_ns(int64_t *timeout_ns)
     double seconds = 600.0;
     if (text && text[0] != '\0') {
         char *end;
-        seconds = strtod(text, &end);
-        if (*end != '\0' || !(seconds > 0.0 && seconds <= 1e9))
+        seconds = zero_strtod(text, &end);
+        if (end == text || *end != '\0' || !(seconds > 0.0 && seconds <= 1e9))
             return zero_fail_alike(ZERO_ERROR_USAGE,
                                    "ZERO_TIMEOUT_S=%s in the environment is not a number of seconds above 0", text);
     }

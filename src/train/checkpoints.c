@@ -157,7 +157,7 @@ zero_status_t checkpoints_prepare(const checkpoints_t *checkpoints, const zero_m
                                     n_bytes + checkpoints->model_files.n_bytes, (uint64_t)checkpoints->memory_step);
 }
 
-/* Warns of an earlier run's checkpoints: [checkpoint] keep counts them too, so they will be removed one by one. */
+/* Warns of an earlier run's later checkpoints: [checkpoint] keep counts them too and removes them first. */
 void checkpoints_report(const checkpoints_t *checkpoints)
 {
     const options_t *options = checkpoints->options;
@@ -172,11 +172,15 @@ void checkpoints_report(const checkpoints_t *checkpoints)
         report("nothing will be saved: [checkpoint] dir is not set");
         return;
     }
-    if (options->resume)
-        return;
-    int64_t step = newest_step(options->checkpoint.dir);
+    int64_t step = newest_step(options->checkpoint.dir), begun_at = checkpoints->first_step - 1;
     newest_step_name(step, name);
-    if (step > 0 && step < INT64_MAX)
+    if (step <= begun_at || step == INT64_MAX)
+        return;
+    if (options->resume)
+        report("%s has checkpoints of an earlier run after step %" PRId64
+               ", up to %s; this run makes those steps again and will replace them: to keep them, move them away",
+               options->checkpoint.dir, begun_at, name);
+    else
         report("%s has checkpoints of an earlier run, up to %s; this run starts from scratch and will replace them",
                options->checkpoint.dir, name);
 }

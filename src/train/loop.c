@@ -50,8 +50,8 @@ static bool is_due(int64_t step, int64_t every, int64_t last_step)
     return step == last_step || (every > 0 && step % every == 0);
 }
 
-/* Ends the run with the steps that are queued, if any rank has announced a signal. All ranks learn of it from the
- * result of the same step. */
+/* Ends the run with the steps that are queued, if any rank has announced a signal, or rank 0 a full log. All ranks
+ * learn of it from the result of the same step. */
 static void stop_on_signal(run_t *run, const zero_step_result_t *result)
 {
     const char *dir = run->session.options->checkpoint.dir;
@@ -62,6 +62,16 @@ static void stop_on_signal(run_t *run, const zero_step_result_t *result)
     report("%s: stopping after step %lld of %lld%s%s", stop_signal_name((int)result->notice), (long long)end_step,
            (long long)run->last_step,
            dir[0] ? ", which is saved in " : "; nothing is saved: [checkpoint] dir is not set", dir);
+}
+
+/* Writes the step's row. A log that cannot be written stops the run as a signal does: after a step, which is saved. */
+static void write_logs(run_t *run, const metrics_row_t *row)
+{
+    zero_status_t metrics = metrics_write(run->metrics, row), events = tensorboard_write(run->tensorboard, row);
+    if (metrics == ZERO_OK && events == ZERO_OK)
+        return;
+    run->logged = metrics != ZERO_OK ? metrics : events;
+    stop_request(STOP_FOR_LOG);
 }
 
 /* Waits for the oldest queued step, reports it, and evaluates, samples and saves if that is due. */
@@ -87,9 +97,7 @@ static zero_status_t finish_step(run_t *run)
         row.has_val_loss = true;
         row.val_loss = (float)val_loss;
     }
-    /* Only rank 0 writes. If its disk is full it ends the run, and its peers notice at the next collective call. */
-    TRY(metrics_write(run->metrics, &row));
-    TRY(tensorboard_write(run->tensorboard, &row));
+    write_logs(run, &row);
     if (result.skipped || row.has_no_targets || row.has_val_loss || step == run->checkpoints.first_step ||
         is_due(step, o->log.every, run->end_step))
         run_report_step(run, &row);
@@ -160,6 +168,10 @@ zero_status_t loop_run(const options_t *options, zero_comm_t *comm, loop_end_t *
         reached = end_of(&run);
     if (status == ZERO_OK && (reached == LOOP_COMPLETE || reached == LOOP_STOPPED_SAVED))
         status = checkpoints_remove_memory(&run.checkpoints);
+    if (status == ZERO_OK)
+        status = zero_comm_broadcast(comm, &run.logged, sizeof run.logged, 0);
+    if (status == ZERO_OK && run.logged != ZERO_OK)
+        reached = LOOP_NOT_LOGGED;
     if (status == ZERO_ERROR_NONFINITE) /* on all ranks: complete a save of good weights */
         checkpoints_finish(&run.checkpoints);
     status = run_close(&run, status);

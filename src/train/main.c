@@ -139,8 +139,11 @@ static zero_status_t run(options_t *options, zero_comm_t *comm, loop_end_t *end)
  * that nothing is lost. With --auto-resume so has one whose state is not finite: repeated, it would end so again. */
 static int exit_code_of(zero_status_t status, loop_end_t end, bool auto_resume)
 {
-    static const int codes[] = {
-        [LOOP_COMPLETE] = 0, [LOOP_STOPPED_SAVED] = 3, [LOOP_STOPPED_UNSAVED] = 1, [LOOP_ALL_SKIPPED] = 1};
+    static const int codes[] = {[LOOP_COMPLETE] = 0,
+                                [LOOP_STOPPED_SAVED] = 3,
+                                [LOOP_STOPPED_UNSAVED] = 1,
+                                [LOOP_ALL_SKIPPED] = 1,
+                                [LOOP_NOT_LOGGED] = 1};
     if (status == ZERO_ERROR_NONFINITE)
         return auto_resume ? 4 : 1;
     return status == ZERO_OK ? codes[end] : report_exit_code(status);

@@ -104,7 +104,7 @@ static zero_status_t open_metrics(run_t *run)
     TRY(run_info_text(o, run->session.comm, run->session.device, run->session.engine,
                       zero_model_n_params(run->session.model.declaration), &info));
     if (zero_comm_rank(run->session.comm) == 0) /* first, since it removes nothing of an earlier run */
-        status = tensorboard_open(o->log.tensorboard, &run->tensorboard);
+        status = tensorboard_open(o->log.tensorboard, o->resume ? run->checkpoints.first_step : 0, &run->tensorboard);
     if (zero_comm_rank(run->session.comm) == 0 && status == ZERO_OK && o->resume)
         status = metrics_rewind(o->log.metrics, run->checkpoints.first_step - 1);
     if (zero_comm_rank(run->session.comm) == 0 && status == ZERO_OK)

@@ -164,6 +164,12 @@ static void write_time_left(const run_t *run, int64_t step, char text[32])
         snprintf(text, 32, "%lld h %02d min", left_min / 60, (int)(left_min % 60));
 }
 
+/* Returns what is printed: not "-nan", which says no more than "nan". */
+static double shown(float value)
+{
+    return isnan(value) ? (double)NAN : (double)value;
+}
+
 void run_report_step(const run_t *run, const metrics_row_t *row)
 {
     const options_t *o = run->session.options;
@@ -173,13 +179,13 @@ void run_report_step(const run_t *run, const metrics_row_t *row)
     if (row->mfu >= 0)
         snprintf(mfu, sizeof mfu, "  MFU %.1f%%", row->mfu * 100.0);
     if (!row->has_no_targets)
-        snprintf(loss, sizeof loss, "%.4f", (double)row->loss);
+        snprintf(loss, sizeof loss, "%.4f", shown(row->loss));
     report("step %lld/%lld  loss %s  grad_norm %.3f  lr %.2e  %.1f ms  %.0f tokens/s%s  %.1f %s  %s left%s%s",
-           (long long)row->step, (long long)run->last_step, loss, (double)row->grad_norm, row->lr, row->step_ms,
+           (long long)row->step, (long long)run->last_step, loss, shown(row->grad_norm), row->lr, row->step_ms,
            row->tokens_per_s, mfu, (double)row->device_bytes / (is_large ? 0x1p30 : 0x1p20), is_large ? "GiB" : "MiB",
            left, row->skipped ? "  SKIPPED: gradients were not finite" : "",
            row->has_no_targets ? "  NOTHING LEARNED: no token of this step counts as a target" : "");
     if (row->has_val_loss)
         report("step %lld/%lld  validation loss %.4f nats per %s", (long long)row->step, (long long)run->last_step,
-               (double)row->val_loss, o->model.vocab_size == 256 ? "byte" : "token");
+               shown(row->val_loss), o->model.vocab_size == 256 ? "byte" : "token");
 }

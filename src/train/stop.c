@@ -16,14 +16,14 @@ static const struct {
     int number;
     const char *name;
     int insists; /* a second such signal ends the process */
-} signals[] = {{SIGTERM, "SIGTERM", 1}, {SIGINT, "SIGINT", 1}, {SIGUSR1, "SIGUSR1", 0}};
+} signals[] = {{SIGTERM, "SIGTERM", 1}, {SIGINT, "SIGINT", 1}, {SIGHUP, "SIGHUP", 0}, {SIGUSR1, "SIGUSR1", 0}};
 #define N_SIGNALS (sizeof signals / sizeof signals[0])
 
 /* Handlers run in any thread, in the middle of anything: they use nothing but these. */
 static atomic_int requested;
 static _Atomic int64_t insisted_ns; /* when the first SIGTERM or SIGINT came; 0: none */
 
-static void request(int number)
+void stop_request(int number)
 {
     int none = 0;
     atomic_compare_exchange_strong(&requested, &none, number);
@@ -32,7 +32,7 @@ static void request(int number)
 static void insist(int number)
 {
     int64_t first_ns = 0, ns = clock_now_ns();
-    request(number);
+    stop_request(number);
     if (atomic_compare_exchange_strong(&insisted_ns, &first_ns, ns) || ns - first_ns < SAME_SIGNAL_NS)
         return;
     signal(number, SIG_DFL);
@@ -42,7 +42,8 @@ static void insist(int number)
 void stop_listen(void)
 {
     for (size_t i = 0; i < N_SIGNALS; i++) {
-        struct sigaction action = {.sa_handler = signals[i].insists ? insist : request, .sa_flags = SA_RESTART}, before;
+        struct sigaction action = {.sa_handler = signals[i].insists ? insist : stop_request, .sa_flags = SA_RESTART},
+                         before;
         sigemptyset(&action.sa_mask);
         if (sigaction(signals[i].number, NULL, &before) == 0 && before.sa_handler != SIG_IGN)
             sigaction(signals[i].number, &action, NULL);
@@ -67,5 +68,5 @@ const char *stop_signal_name(int signal_number)
     for (size_t i = 0; i < N_SIGNALS; i++)
         if (signals[i].number == signal_number)
             return signals[i].name;
-    return "a signal";
+    return signal_number == STOP_FOR_LOG ? "a log cannot be written" : "a signal";
 }

@@ -1,5 +1,5 @@
-/* stop.h - lets a signal stop the run after a step: SIGTERM, SIGINT or SIGUSR1. (Slurm's --signal sends one ahead of a
- * time limit, and mpirun forwards SIGUSR1 to every rank.)
+/* stop.h - lets a signal stop the run after a step: SIGTERM, SIGINT, SIGHUP or SIGUSR1. (Slurm's --signal sends one
+ * ahead of a time limit, mpirun forwards SIGUSR1 to every rank, and SIGHUP comes when a terminal is closed.)
  *
  * This only records the process's own signal; loop.c makes all ranks stop after the same step. A second SIGTERM or
  * SIGINT ends the process at once, unless it comes within a second of the first: launcher and batch system often both
@@ -14,9 +14,12 @@ void stop_listen(void);
 /* Makes the end of the launcher's daemon on this host (after a kill -9 of mpirun, say) a SIGTERM: nothing else would
  * end its ranks. Does nothing in a process that no launcher started. */
 void stop_with_launcher(void);
-/* Returns the signal that came first; 0: none. */
+#define STOP_FOR_LOG 1000 /* no signal: a log cannot be written */
+/* Asks for a stop as a signal does: for a signal's number, or the one above. */
+void stop_request(int number);
+/* Returns the number that came first; 0: none. */
 int stop_requested(void);
-/* Returns "SIGTERM", say; "a signal" for another number. */
+/* Returns "SIGTERM", say, or the reason in words; "a signal" for another number. */
 const char *stop_signal_name(int signal_number);
 
 #endif

@@ -4,6 +4,7 @@
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "train/report/report.h"
 #include "train/tokens/token_documents.h"
@@ -90,6 +91,10 @@ static zero_status_t open_list(const data_spec_t *spec, const char *paths, char 
     files->first_sequence = calloc(n_paths + 1, sizeof *files->first_sequence);
     if (!files->at || !files->first_sequence)
         return report_error(ZERO_ERROR_MEMORY, "data: out of memory");
+    if (n_paths > 1 && access(paths, F_OK) == 0)
+        return report_error(ZERO_ERROR_USAGE,
+                            "[data]: there is a file '%s', but commas separate files: rename it, or name a link to it",
+                            paths);
     for (char *rest = list, *item; (item = strsep(&rest, ","));) {
         const char *path = stripped(item);
         if (!path[0])

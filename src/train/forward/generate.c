@@ -10,6 +10,7 @@
 #include "train/forward/print_text.h"
 #include "train/forward/sample.h"
 #include "train/model/session.h"
+#include "train/options/input_file.h"
 #include "train/report/clock.h"
 #include "train/report/report.h"
 
@@ -110,7 +111,7 @@ static bool read_stops(const char *directory, const char *name, stops_t *stops)
 {
     char path[OPTIONS_MAX_PATH + 32];
     snprintf(path, sizeof path, "%s/%s", directory, name);
-    json_t *file = json_load_file(path, 0, NULL);
+    json_t *file = input_file_is_there(path) ? json_load_file(path, 0, NULL) : NULL;
     const json_t *eos = json_object_get(file, "eos_token_id");
     add_stop(stops, eos);
     for (size_t i = 0; i < json_array_size(eos); i++)
@@ -187,7 +188,7 @@ static zero_status_t continue_prompt(session_t *session, generation_t *g)
     free(tokens);
     TRY(status);
     if (report_is_speaker()) {
-        putchar('\n');
+        print_text_end();
         fflush(stdout); /* before the line on stderr */
     }
     report_times(g);

@@ -22,6 +22,26 @@ static bool is_printable(unsigned char c, bool ascii_only)
     return c == '\n' || c == '\t' || (c >= 32 && c < 127) || (c >= 128 && !ascii_only);
 }
 
+/* A byte that is printed once the next one is known: a carriage return, which is one with the line feed behind it, or
+ * the first byte of a C1 control character, U+0080 to U+009F. EOF: none. */
+static int held = EOF;
+#define BEFORE_C1 0xc2
+
+static void print_byte(unsigned char c, bool ascii_only)
+{
+    const int before = held;
+    const bool is_c1 = before == BEFORE_C1 && c >= 0x80 && c <= 0x9f;
+    held = EOF;
+    if (before != EOF)
+        putchar(is_c1 || (before == '\r' && c != '\n') ? '?' : before);
+    if (is_c1)
+        return;
+    if (c == '\r' || (c == BEFORE_C1 && !ascii_only))
+        held = c;
+    else
+        putchar(is_printable(c, ascii_only) ? c : '?');
+}
+
 void print_text(const tokenizer_t *tokenizer, const int32_t *tokens, int n_tokens, bool ascii_only)
 {
     for (int i = 0; i < n_tokens; i++) {
@@ -32,6 +52,11 @@ void print_text(const tokenizer_t *tokenizer, const int32_t *tokens, int n_token
         }
         const char *bytes = tokenizer_bytes(tokenizer, tokens[i], &n_bytes);
         for (size_t k = 0; k < n_bytes; k++)
-            putchar(is_printable((unsigned char)bytes[k], ascii_only) ? (unsigned char)bytes[k] : '?');
+            print_byte((unsigned char)bytes[k], ascii_only);
     }
+}
+
+void print_text_end(void)
+{
+    print_byte('\n', false);
 }

@@ -74,3 +74,9 @@ zero_status_t input_file_read(const char *path, size_t most_bytes, input_words_t
     close(fd);
     return status;
 }
+
+bool input_file_is_there(const char *path)
+{
+    struct stat info;
+    return stat(path, &info) == 0 && S_ISREG(info.st_mode);
+}

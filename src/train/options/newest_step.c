@@ -31,45 +31,31 @@ static int64_t step_of(const char *name)
     return step > 0 && step < INT64_MAX && strcmp(name, again) == 0 ? step : 0;
 }
 
-/* Returns the step whose directory in `listing` was written last, of those that have a manifest. */
-static int64_t last_written(DIR *listing)
+/* Returns the highest step in `listing` whose directory has a manifest. */
+static int64_t highest_step(DIR *listing)
 {
-    struct timespec newest = {0};
-    struct stat info;
-    int64_t last = 0;
+    int64_t highest = 0;
     char manifest[NEWEST_STEP_BYTES + 16];
     for (struct dirent *entry; (entry = readdir(listing));) {
         int64_t step = step_of(entry->d_name);
         snprintf(manifest, sizeof manifest, "%.31s/manifest.json", entry->d_name);
-        if (step == 0 || fstatat(dirfd(listing), entry->d_name, &info, AT_SYMLINK_NOFOLLOW) != 0 ||
-            faccessat(dirfd(listing), manifest, F_OK, 0) != 0)
-            continue;
-        const struct timespec written = info.st_mtim;
-        bool is_later = written.tv_sec != newest.tv_sec     ? written.tv_sec > newest.tv_sec
-                        : written.tv_nsec != newest.tv_nsec ? written.tv_nsec > newest.tv_nsec
-                                                            : step > last;
-        if (last == 0 || is_later) {
-            newest = written;
-            last = step;
-        }
+        if (step > highest && faccessat(dirfd(listing), manifest, F_OK, 0) == 0)
+            highest = step;
     }
-    return last;
+    return highest;
 }
 
 int64_t newest_step(const char *directory)
 {
-    char latest[OPTIONS_MAX_PATH + 16], name[NEWEST_STEP_BYTES] = "";
+    char name[NEWEST_STEP_BYTES] = "";
     struct stat info;
-    snprintf(latest, sizeof latest, "%s/latest", directory);
-    if (!directory[0])
+    DIR *listing = directory[0] ? opendir(directory) : NULL;
+    if (!listing)
         return 0;
-    if (lstat(latest, &info) == 0) {
-        int64_t step = readlink(latest, name, sizeof name - 1) > 0 ? step_of(name) : 0;
-        return step > 0 ? step : INT64_MAX;
-    }
-    DIR *listing = errno == ENOENT ? opendir(directory) : NULL;
-    int64_t step = listing ? last_written(listing) : 0;
-    if (listing)
-        closedir(listing);
-    return step;
+    const bool is_linked = fstatat(dirfd(listing), "latest", &info, AT_SYMLINK_NOFOLLOW) == 0;
+    int64_t linked = readlinkat(dirfd(listing), "latest", name, sizeof name - 1) > 0 ? step_of(name) : 0;
+    const bool is_there = linked > 0 && fstatat(dirfd(listing), name, &info, AT_SYMLINK_NOFOLLOW) == 0;
+    int64_t step = is_linked && linked == 0 ? INT64_MAX : is_there ? linked : highest_step(listing);
+    closedir(listing);
+    return step > 0 ? step : linked;
 }

@@ -1,6 +1,6 @@
 /* newest_step.h - finds the newest checkpoint in a directory of checkpoints, as zero_checkpoint_open takes it: the one
- * that `latest` links to; without that link, as after a crash between the first checkpoint and its link, the one
- * written last. */
+ * that `latest` links to; without that link, as after a crash between the first checkpoint and its link, or if what it
+ * names is gone, the highest step. */
 #ifndef ZEROTRAIN_NEWEST_STEP_H
 #define ZEROTRAIN_NEWEST_STEP_H
 

@@ -8,6 +8,7 @@
 #include <string.h>
 #include <sys/stat.h>
 
+#include "train/options/input_file.h"
 #include "train/options/options.h"
 #include "train/page/page_timeline.h"
 #include "train/report/report.h"
@@ -98,7 +99,7 @@ static json_t *read_state(const char *directory)
     char path[OPTIONS_MAX_PATH + 32];
     for (size_t i = 0; i < sizeof places / sizeof places[0] && !state; i++) {
         snprintf(path, sizeof path, "%s%s/state.json", directory, places[i]);
-        state = json_load_file(path, 0, NULL);
+        state = input_file_is_there(path) ? json_load_file(path, 0, NULL) : NULL;
     }
     return state;
 }

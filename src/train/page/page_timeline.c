@@ -9,6 +9,7 @@
 #include <string.h>
 #include <sys/stat.h>
 
+#include "train/options/input_file.h"
 #include "train/options/options.h"
 #include "train/report/report.h"
 #include "train/report/trace_file.h"
@@ -32,11 +33,11 @@ static FILE *open_trace(const json_t *run, char path[2 * OPTIONS_MAX_PATH])
         return NULL;
     if (name[0] != '/' && directory) {
         snprintf(path, 2 * OPTIONS_MAX_PATH, "%s/%s", directory, name);
-        file = fopen(path, "re");
+        file = input_file_is_there(path) ? fopen(path, "re") : NULL;
     }
     if (!file) {
         snprintf(path, 2 * OPTIONS_MAX_PATH, "%s", name);
-        file = fopen(path, "re");
+        file = input_file_is_there(path) ? fopen(path, "re") : NULL;
     }
     return file;
 }

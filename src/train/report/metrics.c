@@ -1,9 +1,10 @@
 /* metrics.c - see metrics.h.
  *
  * Lines are printed here and not by jansson, because the text of loss and grad_norm is a promise: %.9g, which is
- * different for every fp32 value. Each line is flushed, so that progress can be followed and survives a crash.
+ * different for every fp32 value. Each line is written at once, so that progress can be followed and survives a crash.
  */
 #include "train/report/metrics.h"
+#include "train/report/log_file.h"
 #include "train/report/report.h"
 #include "train/report/output_file.h"
 
@@ -18,8 +19,7 @@
 #include <unistd.h>
 
 struct metrics {
-    FILE *file;
-    char *path;
+    log_file_t *log;
     char *run; /* for the next row; NULL: none */
 };
 
@@ -104,24 +104,21 @@ zero_status_t metrics_open(const char *path, bool append, metrics_t **metrics)
         return ZERO_OK;
     }
     metrics_t *opened = calloc(1, sizeof *opened);
-    char *copy = strdup(path);
-    zero_status_t status = ZERO_OK;
-    if (!opened || !copy)
-        status = report_error(ZERO_ERROR_MEMORY, "[log] metrics: out of memory");
+    FILE *file = NULL;
+    zero_status_t status = opened ? ZERO_OK : report_error(ZERO_ERROR_MEMORY, "[log] metrics: out of memory");
     if (status == ZERO_OK)
-        status = output_file_open(&METRICS, path, &opened->file);
+        status = output_file_open(&METRICS, path, &file);
     if (status == ZERO_OK && !append)
-        status = output_file_empty(&METRICS, path, opened->file);
-    if (status != ZERO_OK) {
-        if (opened && opened->file)
-            fclose(opened->file);
+        status = output_file_empty(&METRICS, path, file);
+    if (status == ZERO_OK)
+        status = log_file_open(METRICS.setting, path, file, output_file_can_be_truncated(path), &opened->log);
+    else if (file)
+        fclose(file);
+    if (status == ZERO_OK)
+        *metrics = opened;
+    else
         free(opened);
-        free(copy);
-        return status;
-    }
-    opened->path = copy;
-    *metrics = opened;
-    return ZERO_OK;
+    return status;
 }
 
 void metrics_describe(metrics_t *metrics, char *run)
@@ -172,20 +169,17 @@ zero_status_t metrics_write(metrics_t *metrics, const metrics_row_t *row)
 {
     if (!metrics)
         return ZERO_OK;
-    write_row(metrics->file, row, metrics->run ? metrics->run : "");
+    write_row(log_file_row(metrics->log), row, metrics->run ? metrics->run : "");
     free(metrics->run);
     metrics->run = NULL;
-    if (fflush(metrics->file) != 0 || ferror(metrics->file))
-        return report_error(ZERO_ERROR_IO, "[log] metrics: writing '%s' failed: %s", metrics->path, strerror(errno));
-    return ZERO_OK;
+    return log_file_write(metrics->log);
 }
 
 void metrics_close(metrics_t *metrics)
 {
     if (!metrics)
         return;
-    fclose(metrics->file); /* the buffer is empty: every row was flushed */
+    log_file_close(metrics->log);
     free(metrics->run);
-    free(metrics->path);
     free(metrics);
 }

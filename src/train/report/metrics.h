@@ -38,7 +38,8 @@ zero_status_t metrics_rewind(const char *path, int64_t step);
 zero_status_t metrics_open(const char *path, bool append, metrics_t **metrics);
 /* Adds `run`, a JSON object of one line, to the next row as its last key, "run". Takes it, for free(); NULL: none. */
 void metrics_describe(metrics_t *metrics, char *run);
-/* Writes and flushes a row. Returns ZERO_ERROR_IO, with a log line, if the disk is full, say. */
+/* Writes a row. Returns ZERO_ERROR_IO, the first time with a log line, if the disk is full, say: the row is then kept
+ * for the next call. */
 zero_status_t metrics_write(metrics_t *metrics, const metrics_row_t *row);
 void metrics_close(metrics_t *metrics);
 

@@ -2,10 +2,12 @@
  *
  * The file consists of TFRecords (https://www.tensorflow.org/tutorials/load_data/tfrecord): uint64 length, masked
  * CRC-32C of it, that many bytes, masked CRC-32C of them. Each record is an Event in the encoding of protocol buffers:
- * first one with the file's version, then one per step with a Summary of its scalars. The few fields that this needs
- * are encoded here, into buffers of fixed size, so that a step allocates nothing.
+ * first one with the file's version, for a resumed run one with a SessionLog (from its step on, TensorBoard drops what
+ * earlier files have), then one per step with a Summary of its scalars. The few fields that this needs are encoded
+ * here, into buffers of fixed size, so that a step allocates nothing.
  */
 #include "train/report/tensorboard.h"
+#include "train/report/log_file.h"
 #include "train/report/report.h"
 
 #include <errno.h>
@@ -17,15 +19,15 @@
 #include <unistd.h>
 
 struct tensorboard {
-    FILE *file;
-    char *path;
+    log_file_t *log;
     uint32_t crc_table[256];
 };
 
 /* ---- Protocol buffers ---- */
 
 /* Field numbers, from tensorflow/core/util/event.proto and framework/summary.proto. */
-enum { EVENT_WALL_TIME = 1, EVENT_STEP = 2, EVENT_FILE_VERSION = 3, EVENT_SUMMARY = 5 };
+enum { EVENT_WALL_TIME = 1, EVENT_STEP = 2, EVENT_FILE_VERSION = 3, EVENT_SUMMARY = 5, EVENT_SESSION_LOG = 7 };
+enum { SESSION_LOG_STATUS = 1, STATUS_START = 1 };
 enum { SUMMARY_VALUE = 1 };
 enum { VALUE_TAG = 1, VALUE_SIMPLE = 2 };
 
@@ -130,10 +132,8 @@ static zero_status_t write_event(tensorboard_t *tensorboard, message_t *record)
     put_number(record, masked_crc(table, record->bytes, 8), 4);
     record->n_bytes = end;
     put_number(record, masked_crc(table, record->bytes + RECORD_HEADER_BYTES, n_bytes), 4);
-    if (fwrite(record->bytes, record->n_bytes, 1, tensorboard->file) != 1 || fflush(tensorboard->file) != 0)
-        return report_error(ZERO_ERROR_IO, "[log] tensorboard: writing '%s' failed: %s", tensorboard->path,
-                            strerror(errno));
-    return ZERO_OK;
+    fwrite(record->bytes, record->n_bytes, 1, log_file_row(tensorboard->log));
+    return log_file_write(tensorboard->log);
 }
 
 /* ---- The public calls ---- */
@@ -184,22 +184,35 @@ static char *event_path(const char *directory)
 
 static zero_status_t open_file(const char *directory, tensorboard_t *tensorboard)
 {
-    static const char version[] = "brain.Event:2";
     TRY(make_directories(directory));
-    tensorboard->path = event_path(directory);
-    if (!tensorboard->path)
-        return report_error(ZERO_ERROR_MEMORY, "[log] tensorboard: out of memory");
-    tensorboard->file = fopen(tensorboard->path, "ae"); /* append: never overwrite another run's file */
-    if (!tensorboard->file)
-        return report_error(ZERO_ERROR_IO, "[log] tensorboard: cannot write '%s': %s", tensorboard->path,
-                            strerror(errno));
+    char *path = event_path(directory);
+    FILE *file = path ? fopen(path, "ae") : NULL; /* append: never overwrite another run's file */
+    zero_status_t status =
+        !path   ? report_error(ZERO_ERROR_MEMORY, "[log] tensorboard: out of memory")
+        : !file ? report_error(ZERO_ERROR_IO, "[log] tensorboard: cannot write '%s': %s", path, strerror(errno))
+                : log_file_open("[log] tensorboard", path, file, true, &tensorboard->log);
+    free(path);
+    return status;
+}
+
+static zero_status_t write_begin(tensorboard_t *tensorboard, int64_t resumed_at)
+{
+    static const char version[] = "brain.Event:2";
+    static const unsigned char start[] = {SESSION_LOG_STATUS << 3 | WIRE_VARINT, STATUS_START};
     message_t record;
     begin_event(&record);
     put_bytes(&record, EVENT_FILE_VERSION, version, sizeof version - 1);
+    TRY(write_event(tensorboard, &record));
+    if (resumed_at == 0)
+        return ZERO_OK;
+    begin_event(&record);
+    put_key(&record, EVENT_STEP, WIRE_VARINT);
+    put_varint(&record, (uint64_t)resumed_at);
+    put_bytes(&record, EVENT_SESSION_LOG, start, sizeof start);
     return write_event(tensorboard, &record);
 }
 
-zero_status_t tensorboard_open(const char *directory, tensorboard_t **tensorboard)
+zero_status_t tensorboard_open(const char *directory, int64_t resumed_at, tensorboard_t **tensorboard)
 {
     if (!directory[0]) {
         *tensorboard = NULL;
@@ -210,6 +223,8 @@ zero_status_t tensorboard_open(const char *directory, tensorboard_t **tensorboar
         return report_error(ZERO_ERROR_MEMORY, "[log] tensorboard: out of memory");
     fill_crc_table(opened->crc_table);
     zero_status_t status = open_file(directory, opened);
+    if (status == ZERO_OK)
+        status = write_begin(opened, resumed_at);
     if (status != ZERO_OK) {
         tensorboard_close(opened);
         return status;
@@ -269,8 +284,6 @@ void tensorboard_close(tensorboard_t *tensorboard)
 {
     if (!tensorboard)
         return;
-    if (tensorboard->file)
-        fclose(tensorboard->file); /* the buffer is empty: every event was flushed */
-    free(tensorboard->path);
+    log_file_close(tensorboard->log);
     free(tensorboard);
 }

@@ -4,6 +4,10 @@
  * their order, as U+0100 and up (GPT-2's bytes_to_unicode). Others write text, "<0x0A>" for a byte, and a mark for a
  * space.
  */
+#include <errno.h>
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -253,12 +257,26 @@ static zero_status_t take_all(file_t *file)
     return file->is_of_bytes ? ZERO_OK : decode_all(file);
 }
 
-zero_status_t tokenizer_read_file(const char *path, int64_t vocab_size, tokenizer_t *tokenizer)
+/* Reads the JSON of a regular file: a pipe might be waited for. */
+static zero_status_t load(const char *path, json_t **root)
 {
     json_error_t error;
-    json_t *root = json_load_file(path, JSON_REJECT_DUPLICATES | JSON_ALLOW_NUL, &error);
-    if (!root)
-        return report_error(ZERO_ERROR_FORMAT, "'%s': %s in line %d", path, error.text, error.line);
+    struct stat info;
+    int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY);
+    if (fd < 0)
+        return report_error(ZERO_ERROR_FORMAT, "cannot read '%s': %s", path, strerror(errno));
+    bool is_file = fstat(fd, &info) == 0 && S_ISREG(info.st_mode);
+    *root = is_file ? json_loadfd(fd, JSON_REJECT_DUPLICATES | JSON_ALLOW_NUL, &error) : NULL;
+    close(fd);
+    if (!is_file)
+        return report_error(ZERO_ERROR_USAGE, "cannot read '%s': it is not a regular file", path);
+    return *root ? ZERO_OK : report_error(ZERO_ERROR_FORMAT, "'%s': %s in line %d", path, error.text, error.line);
+}
+
+zero_status_t tokenizer_read_file(const char *path, int64_t vocab_size, tokenizer_t *tokenizer)
+{
+    json_t *root = NULL;
+    TRY(load(path, &root));
     file_t file = {.path = path,
                    .vocab_size = vocab_size,
                    .root = root,

@@ -6,6 +6,7 @@
 #include <omp.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 #include <time.h>
 
 #include "comm/comm.h"
@@ -42,11 +43,19 @@ zero_device_type_t zero_device_resolve(zero_device_type_t type, const zero_comm_
 /* Checks OMP_NUM_THREADS. It is mostly the same for all ranks of a host, so one of them logs. */
 static zero_status_t check_threads(const zero_comm_t *comm)
 {
+    const char *text = getenv("OMP_NUM_THREADS");
     int n_threads = omp_get_max_threads();
-    if (!getenv("OMP_NUM_THREADS") || n_threads <= MAX_THREADS)
+    const bool is_unset = !text || !text[0];
+    const bool is_number = !is_unset && atoi(text) > 0 && !text[strspn(text, "0123456789, \t")]; /* or one a level */
+    if (is_unset || (is_number && n_threads <= MAX_THREADS))
         return ZERO_OK;
     if (zero_comm_local_rank(comm) > 0)
         return ZERO_ERROR_USAGE;
+    if (!is_number)
+        return zero_fail(ZERO_ERROR_USAGE,
+                         "OMP_NUM_THREADS=%.40s in the environment is not a number of threads: set it to a rank's "
+                         "share of the cores, or unset it",
+                         text);
     return zero_fail(
         ZERO_ERROR_USAGE,
         "OMP_NUM_THREADS in the environment gives a rank %d threads, more than the maximum of %d: set it to "

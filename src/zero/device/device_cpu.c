@@ -196,7 +196,8 @@ zero_status_t zero_device_cpu_create(const zero_comm_t *comm, zero_device_t **de
     made->type = ZERO_DEVICE_CPU;
     made->kernels = zero_shard_kernels_cpu();
     made->n_sharers = comm->job_local_size;
-    if (!getenv("OMP_NUM_THREADS"))
+    const char *threads = getenv("OMP_NUM_THREADS");
+    if (!threads || !threads[0])
         omp_set_num_threads(threads_of_rank(made->n_sharers));
     *device = made;
     return ZERO_OK;

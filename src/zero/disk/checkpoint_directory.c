@@ -240,17 +240,34 @@ done:
     return status;
 }
 
-/* Removes the oldest checkpoints beyond `keep`. A failure is only a warning: the new checkpoint is complete. */
-static void remove_oldest(const char *parent, const char *newest, int keep)
+/* Removes one that `keep` has no place for. */
+static zero_status_t remove_beyond_keep(const char *parent, const zero_listing_entry_t *entry, uint64_t newest)
+{
+    ZERO_TRY(remove_checkpoint(parent, entry->name));
+    if (entry->step > newest)
+        zero_log(ZERO_LOG_WARNING,
+                 "removed '%s/%s', of an earlier run that went further than step %llu: that run was continued or begun "
+                 "anew before it",
+                 parent, entry->name, (unsigned long long)newest);
+    return ZERO_OK;
+}
+
+/* Removes checkpoints beyond `keep`: first those of later steps than the newest, then the oldest. A failure is only a
+ * warning: the new checkpoint is complete. */
+static void remove_oldest(const char *parent, uint64_t newest, int keep)
 {
     zero_listing_t listing = {0};
     zero_status_t status = zero_listing_read(parent, &listing);
-    size_t n_left = listing.n_entries;
-    for (size_t i = 0; i < listing.n_entries && n_left > (size_t)keep && status == ZERO_OK; i++)
-        if (strcmp(listing.entries[i].name, newest) != 0) {
-            status = remove_checkpoint(parent, listing.entries[i].name);
-            n_left--;
-        }
+    size_t n_left = listing.n_entries, n_until = 0; /* up to the newest: entries are in the order of their steps */
+    while (n_until < listing.n_entries && listing.entries[n_until].step <= newest)
+        n_until++;
+    for (size_t i = 0; i < listing.n_entries && n_left > (size_t)keep && status == ZERO_OK; i++) {
+        const zero_listing_entry_t *entry = &listing.entries[(n_until + i) % listing.n_entries];
+        if (entry->step == newest)
+            continue;
+        status = remove_beyond_keep(parent, entry, newest);
+        n_left--;
+    }
     if (status != ZERO_OK)
         zero_log(ZERO_LOG_WARNING, "more than %d checkpoints stay in '%s'", keep, parent);
     free(listing.entries);
@@ -273,9 +290,7 @@ zero_status_t zero_checkpoints_commit(const char *parent, uint64_t step, const c
 
 void zero_checkpoints_keep(const char *parent, uint64_t step, int keep)
 {
-    char name[ZERO_STEP_NAME_BYTES];
-    zero_step_name(name, "", step);
-    remove_oldest(parent, name, keep);
+    remove_oldest(parent, step, keep);
 }
 
 zero_status_t zero_checkpoints_clear(const char *parent, uint64_t step)

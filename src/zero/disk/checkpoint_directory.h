@@ -34,17 +34,20 @@ zero_status_t zero_checkpoints_begin(const char *parent, const char *temporary, 
 zero_status_t zero_checkpoints_abandon(const char *parent, uint64_t step);
 /* Renames it to the step's name and makes it the latest. */
 zero_status_t zero_checkpoints_commit(const char *parent, uint64_t step, const char *temporary);
-/* Removes the oldest checkpoints but `keep`, of which this step's is one. What cannot be removed is a warning. */
+/* Removes the oldest checkpoints but `keep`, of which this step's is one. A later step than this is of an earlier run,
+ * which was continued from a step before it: such go first, with a warning, since this run makes those steps again.
+ * What cannot be removed is a warning. */
 void zero_checkpoints_keep(const char *parent, uint64_t step, int keep);
 /* Removes all checkpoints but this step's; 0: all, with `latest`, and `parent` if it is then empty. No `parent` is
  * ZERO_OK. */
 zero_status_t zero_checkpoints_clear(const char *parent, uint64_t step);
-/* Sets steps[] to those of the checkpoints that are there, the ones written last first, and 0 beyond. */
+/* Sets steps[] to those of the checkpoints that are there, the latest steps first, and 0 beyond. */
 zero_status_t zero_checkpoints_list(const char *parent, size_t n_steps, uint64_t *steps);
 /* Returns the path of a step's directory; the caller frees it. */
 zero_status_t zero_checkpoints_path(const char *parent, uint64_t step, char **path);
-/* Returns the path of the checkpoint that `directory` is, or of the latest one in it; ZERO_ERROR_USAGE if there is
- * none. */
+/* Returns the path of the checkpoint that `directory` is, or of the one that `latest` links to in it. Without that
+ * link, or if what it names is gone (then with a warning), it is the highest step; ZERO_ERROR_USAGE if there is none.
+ */
 zero_status_t zero_checkpoints_find(const char *directory, char path[ZERO_MAX_PATH]);
 
 #endif

@@ -43,9 +43,8 @@ static bool has_manifest(const char *directory)
     return is_there;
 }
 
-/* Finds the name that `latest` links to. If there is no such link, as after a crash between the first checkpoint and
- * its link, takes the newest checkpoint; "" if there is none. */
-static zero_status_t latest_name(const char *parent, char name[ZERO_STEP_NAME_BYTES])
+/* Returns the name that `latest` links to; "" without such a link. */
+static zero_status_t linked_name(const char *parent, char name[ZERO_STEP_NAME_BYTES])
 {
     char *link = NULL;
     uint64_t step;
@@ -63,13 +62,37 @@ static zero_status_t latest_name(const char *parent, char name[ZERO_STEP_NAME_BY
         status = zero_fail(ZERO_ERROR_FORMAT, "'%s' is not a link to a checkpoint: name one instead", link);
     }
     free(link);
-    if (status != ZERO_OK || n_bytes >= 0)
-        return status;
+    return status;
+}
 
+/* Returns whether the directory has something by that name. */
+static bool has_entry(const char *parent, const char *name)
+{
+    char *path = NULL;
+    struct stat info;
+    if (zero_path_join(parent, name, &path) != ZERO_OK)
+        return false;
+    bool is_there = lstat(path, &info) == 0 || errno != ENOENT;
+    free(path);
+    return is_there;
+}
+
+/* Finds the checkpoint that `latest` links to. If there is no such link, as after a crash between the first checkpoint
+ * and its link, or what it names is gone, takes the highest step; "" if there is neither. */
+static zero_status_t latest_name(const char *parent, char name[ZERO_STEP_NAME_BYTES])
+{
     zero_listing_t listing = {0};
-    status = zero_listing_read(parent, &listing);
-    if (status == ZERO_OK && listing.n_entries > 0)
-        memcpy(name, listing.entries[listing.n_entries - 1].name, ZERO_STEP_NAME_BYTES);
+    ZERO_TRY(linked_name(parent, name));
+    if (name[0] && has_entry(parent, name))
+        return ZERO_OK;
+    zero_status_t status = zero_listing_read(parent, &listing);
+    if (status == ZERO_OK && listing.n_entries > 0) {
+        const char *highest = listing.entries[listing.n_entries - 1].name;
+        if (name[0])
+            zero_log(ZERO_LOG_WARNING, "'%s/" ZERO_LATEST_NAME "' links to %s, which is gone: taking %s", parent, name,
+                     highest);
+        memcpy(name, highest, ZERO_STEP_NAME_BYTES);
+    }
     free(listing.entries);
     return status;
 }

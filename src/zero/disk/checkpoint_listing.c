@@ -45,23 +45,17 @@ bool zero_step_name_is_temporary(const char *name)
     return zero_step_name_parse(step_text, &step);
 }
 
-static int by_age(const void *a, const void *b)
+static int by_step(const void *a, const void *b)
 {
     const zero_listing_entry_t *x = a, *y = b;
-    if (x->written.tv_sec != y->written.tv_sec)
-        return x->written.tv_sec < y->written.tv_sec ? -1 : 1;
-    if (x->written.tv_nsec != y->written.tv_nsec)
-        return x->written.tv_nsec < y->written.tv_nsec ? -1 : 1;
     return (x->step > y->step) - (x->step < y->step);
 }
 
 static zero_status_t list_one(void *user, const char *parent, int fd, const char *name)
 {
     zero_listing_t *listing = user;
-    struct stat info;
     uint64_t step;
-    if (!zero_step_name_parse(name, &step) || fstatat(fd, name, &info, AT_SYMLINK_NOFOLLOW) != 0 ||
-        !zero_checkpoint_is_there(fd, name))
+    if (!zero_step_name_parse(name, &step) || !zero_checkpoint_is_there(fd, name))
         return ZERO_OK;
     zero_listing_entry_t *entries =
         zero_grow(listing->entries, listing->n_entries, &listing->capacity, sizeof *entries);
@@ -69,7 +63,7 @@ static zero_status_t list_one(void *user, const char *parent, int fd, const char
         return zero_fail(ZERO_ERROR_MEMORY, "no memory to list '%s'", parent);
     listing->entries = entries;
     zero_listing_entry_t *entry = &listing->entries[listing->n_entries++];
-    *entry = (zero_listing_entry_t){.step = step, .written = info.st_mtim};
+    *entry = (zero_listing_entry_t){.step = step};
     snprintf(entry->name, sizeof entry->name, "%s", name);
     return ZERO_OK;
 }
@@ -90,6 +84,6 @@ zero_status_t zero_listing_read(const char *parent, zero_listing_t *listing)
 {
     zero_status_t status = zero_directory_visit(parent, list_one, listing);
     if (status == ZERO_OK && listing->n_entries > 0)
-        qsort(listing->entries, listing->n_entries, sizeof *listing->entries, by_age);
+        qsort(listing->entries, listing->n_entries, sizeof *listing->entries, by_step);
     return status;
 }

@@ -3,8 +3,6 @@
 #ifndef ZERO_CHECKPOINT_LISTING_H
 #define ZERO_CHECKPOINT_LISTING_H
 
-#include <time.h>
-
 #include "zero.h"
 
 #define ZERO_TEMPORARY_PREFIX "tmp."
@@ -25,12 +23,11 @@ zero_status_t zero_directory_visit(const char *parent, zero_visit_fn visit, void
 typedef struct zero_listing_entry {
     char name[ZERO_STEP_NAME_BYTES];
     uint64_t step;
-    struct timespec written; /* when the last file was added */
 } zero_listing_entry_t;
 
 typedef struct zero_listing {
     size_t n_entries, capacity;
-    zero_listing_entry_t *entries; /* libzero's checkpoints, in the order in which they were written; for free */
+    zero_listing_entry_t *entries; /* libzero's checkpoints in the order of their steps; for free */
 } zero_listing_t;
 
 /* Lists the checkpoints in a directory. *listing is empty before. */

@@ -8,6 +8,7 @@
 #include <string.h>
 
 #include "base/log.h"
+#include "base/numbers.h"
 #include "zero/plan/config.h"
 
 /* Reads a text into the field at `field`; false if it is no value of the type. */
@@ -64,7 +65,7 @@ static bool read_size(const char *text, void *field)
 static bool read_float(const char *text, void *field)
 {
     char *end;
-    float number = strtof(text, &end);
+    float number = zero_strtof(text, &end);
     if (end == text || *end != '\0' || strspn(text, "+-.0123456789eE") != strlen(text) || !isfinite(number))
         return false;
     *(float *)field = number;

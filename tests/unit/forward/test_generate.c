@@ -5,9 +5,11 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "tests/support/support.h"
 #include "tests/support/trainer.h"
+#include "train/forward/print_text.h"
 
 #define LIMIT_S 60.0
 
@@ -233,6 +235,54 @@ START_TEST(mistakes_are_refused_with_a_line)
 }
 END_TEST
 
+/* ---- what reaches a terminal ---- */
+
+/* Prints the bytes as byte tokens, one a call as generate does; returns what came out. */
+static char *printed(const char *bytes)
+{
+    char *directory = support_scratch(), path[4200];
+    tokenizer_t *tokenizer = print_text_open("", 256);
+    snprintf(path, sizeof path, "%s/out", directory);
+    free(directory);
+    ck_assert_ptr_nonnull(tokenizer);
+    fflush(stdout);
+    int before = dup(STDOUT_FILENO);
+    ck_assert_ptr_nonnull(freopen(path, "w", stdout));
+    for (const char *c = bytes; *c; c++) {
+        int32_t token = (unsigned char)*c;
+        print_text(tokenizer, &token, 1, false);
+    }
+    print_text_end();
+    fflush(stdout);
+    dup2(before, STDOUT_FILENO);
+    close(before);
+    tokenizer_close(tokenizer);
+    return support_read_file(path, NULL);
+}
+
+START_TEST(a_text_controls_no_terminal_and_keeps_its_lines)
+{
+    static const struct {
+        const char *says, *shown;
+    } texts[] = {
+        {"a\xc2\x9b"
+         "31mX",
+         "a?31mX\n"}, /* U+009B: as ESC [ */
+        {"\x1b[31m\x7f", "?[31m?\n"},
+        {"a\r\nb\r\n", "a\r\nb\r\n\n"},
+        {"true\rlie", "true?lie\n"},
+        {"\r\r\nx\r", "?\r\nx\r\n"},
+        {"\xc2\xa0\xc3\xa9\xe2\x82\xac", "\xc2\xa0\xc3\xa9\xe2\x82\xac\n"},
+        {"\xc2", "\xc2\n"},
+    };
+    for (size_t i = 0; i < sizeof texts / sizeof texts[0]; i++) {
+        char *shown = printed(texts[i].says);
+        ck_assert_msg(strcmp(shown, texts[i].shown) == 0, "text %zu: %s", i, shown);
+        free(shown);
+    }
+}
+END_TEST
+
 static Suite *suite(void)
 {
     Suite *s = suite_create("generate");
@@ -242,6 +292,7 @@ static Suite *suite(void)
     suite_add_tcase(s, cache);
     tcase_set_timeout(program, 5 * LIMIT_S);
     tcase_add_unchecked_fixture(program, set_up, NULL);
+    tcase_add_test(cache, a_text_controls_no_terminal_and_keeps_its_lines);
     tcase_add_test(program, a_model_says_what_it_has_learned);
     tcase_add_test(program, the_text_is_the_same_on_any_number_of_ranks_at_every_stage);
     tcase_add_test(program, a_text_that_ends_at_the_last_position_says_so);

@@ -13,6 +13,7 @@ typedef struct event {
     double wall_time;
     int64_t step;
     char file_version[32]; /* "": none */
+    bool is_session_start;
     int n_scalars;
     struct {
         char tag[64];
@@ -111,7 +112,8 @@ static inline void event_take_summary(const event_field_t *summary, event_t *eve
     }
 }
 
-/* Event: double wall_time = 1, int64 step = 2, string file_version = 3, Summary summary = 5. */
+/* Event: double wall_time = 1, int64 step = 2, string file_version = 3, Summary summary = 5, SessionLog
+ * session_log = 7, of which the status START is {8, 1}. */
 static inline event_t event_parse(const unsigned char *bytes, size_t n_bytes)
 {
     event_t event = {0};
@@ -128,6 +130,10 @@ static inline event_t event_parse(const unsigned char *bytes, size_t n_bytes)
             break;
         case 3:
             event_take_text(&field, event.file_version, sizeof event.file_version);
+            break;
+        case 7:
+            ck_assert(field.wire_type == 2 && field.n_bytes == 2 && memcmp(field.bytes, "\x08\x01", 2) == 0);
+            event.is_session_start = true;
             break;
         default:
             ck_assert_int_eq(field.number, 5);

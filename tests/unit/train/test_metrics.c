@@ -5,7 +5,10 @@
 
 #include <jansson.h>
 #include <math.h>
+#include <signal.h>
 #include <stdlib.h>
+#include <sys/resource.h>
+#include <sys/stat.h>
 
 static char path[4096];
 
@@ -337,6 +340,42 @@ START_TEST(a_full_disk_is_an_error_of_the_row_that_meets_it)
 }
 END_TEST
 
+/* The disk takes a part of row 2 and nothing of row 3, and then has room again. A limit on file sizes replaces it. */
+START_TEST(a_disk_that_was_full_for_a_while_leaves_no_row_lost_or_torn)
+{
+    metrics_t *metrics;
+    struct rlimit before, small;
+    zero_status_t status[4];
+    char *contents[4];
+    ck_assert_int_eq(getrlimit(RLIMIT_FSIZE, &before), 0);
+    signal(SIGXFSZ, SIG_IGN);
+    ck_assert_int_eq(metrics_open(new_path(), false, &metrics), ZERO_OK);
+    capture_begin();
+    for (int step = 1; step <= 4; step++) {
+        metrics_row_t row = plain_row(step);
+        struct stat written;
+        ck_assert_int_eq(stat(path, &written), 0);
+        small = (struct rlimit){.rlim_cur = (rlim_t)written.st_size + 20, .rlim_max = before.rlim_max};
+        if (step == 2)
+            setrlimit(RLIMIT_FSIZE, &small);
+        status[step - 1] = metrics_write(metrics, &row);
+        contents[step - 1] = support_read_file(path, NULL);
+        if (step == 3)
+            setrlimit(RLIMIT_FSIZE, &before);
+    }
+    expect_line(capture_end(), (const char *[]){path, "File too large", NULL}); /* one line for both */
+    metrics_close(metrics);
+    for (int step = 1; step <= 4; step++) {
+        const bool is_full = step == 2 || step == 3;
+        ck_assert_int_eq(status[step - 1], is_full ? ZERO_ERROR_IO : ZERO_OK);
+        ck_assert_uint_eq(support_count(contents[step - 1], "\n"), is_full ? 1 : (size_t)step);
+        ck_assert_uint_eq(support_count(contents[step - 1], "{\"step\": "), is_full ? 1 : (size_t)step);
+        ck_assert_int_eq(contents[step - 1][strlen(contents[step - 1]) - 1], '\n');
+        free(contents[step - 1]);
+    }
+}
+END_TEST
+
 static Suite *suite(void)
 {
     Suite *s = suite_create("metrics");
@@ -353,6 +392,7 @@ static Suite *suite(void)
     tcase_add_test(c, no_path_means_no_metrics);
     tcase_add_test(c, a_path_that_cannot_be_written_is_named);
     tcase_add_test(c, a_full_disk_is_an_error_of_the_row_that_meets_it);
+    tcase_add_test(c, a_disk_that_was_full_for_a_while_leaves_no_row_lost_or_torn);
     suite_add_tcase(s, c);
     return s;
 }

@@ -287,6 +287,24 @@ START_TEST(a_rank_that_writes_alone_empties_no_file_of_others)
 }
 END_TEST
 
+/* What is lost is the log, not the training: the step that was reached is saved, on all ranks' agreement. */
+START_TEST(a_log_that_cannot_be_written_stops_the_run_and_its_step_is_saved)
+{
+    support_output_t output;
+    ck_assert_int_eq(shell("cp -a before full && rm -rf full/ck full/t.json full/m.jsonl"), 0);
+    int code = support_mpirun(&output, RUN_LIMIT_S, 2,
+                              "--wdir %s/full %s/zerotrain --overwrite --set log.metrics=/dev/full --set log.trace= "
+                              "--set train.steps=1000 --set checkpoint.every=0 cfg.ini",
+                              root, support_build());
+    ck_assert_msg(code == 1, "exit code %d\n%s", code, output.err);
+    ck_assert_msg(strstr(output.err, "a log cannot be written: stopping after step ") &&
+                      strstr(output.err, "saved step "),
+                  "%s", output.err);
+    ck_assert_int_eq(shell("test -f full/ck/latest/manifest.json && ! test -d full/ck/step-00001000"), 0);
+    support_output_free(&output);
+}
+END_TEST
+
 static Suite *suite(void)
 {
     Suite *s = suite_create("outputs");
@@ -295,6 +313,7 @@ static Suite *suite(void)
     tcase_set_timeout(tc, 280);
     tcase_add_test(tc, no_run_empties_files_of_others_or_waits_for_a_pipe);
     tcase_add_test(tc, a_rank_that_writes_alone_empties_no_file_of_others);
+    tcase_add_test(tc, a_log_that_cannot_be_written_stops_the_run_and_its_step_is_saved);
     suite_add_tcase(s, tc);
     return s;
 }

@@ -334,9 +334,39 @@ START_TEST(the_newest_checkpoints_are_kept_and_the_latest_linked)
     EXPECT_RUN(2, "--set checkpoint.every=3 --set checkpoint.keep=2");
     ck_assert_int_eq(shell("test \"$(ls -A ck | tr '\\n' ' ')\" = 'latest step-00000018 step-00000020 '"), 0);
     ck_assert_int_eq(shell("test $(readlink ck/latest) = step-00000020"), 0);
-    /* What a run that went further once left there is older than what is saved now. */
+    /* What a run that went further once left there goes first, and is named. */
     EXPECT_RUN(2, "--set checkpoint.every=1 --set checkpoint.keep=1 --steps 19 --resume ck/step-00000018");
     ck_assert_int_eq(shell("test \"$(ls -A ck | tr '\\n' ' ')\" = 'latest step-00000019 '"), 0);
+    ck_assert_msg(strstr(output.err, "after step 18, up to step-00000020; this run makes those steps again") &&
+                      strstr(output.err, "removed 'ck/step-00000020'"),
+                  "%s", output.err);
+}
+END_TEST
+
+/* As after a copy, or a clock that was wrong for a while. */
+START_TEST(times_of_files_do_not_decide_which_checkpoints_are_kept)
+{
+    EXPECT_RUN(ALONE, "--set checkpoint.every=5 --steps 10");
+    ck_assert_int_eq(shell("touch -d 2035-01-01 ck/step-00000005 && touch -d 2001-01-01 ck/step-00000010"), 0);
+    EXPECT_RUN(ALONE, "--set checkpoint.every=5 --set checkpoint.keep=2 --steps 15 --resume");
+    ck_assert_int_eq(shell("test \"$(ls -A ck | tr '\\n' ' ')\" = 'latest step-00000010 step-00000015 '"), 0);
+}
+END_TEST
+
+START_TEST(a_latest_that_dangles_does_not_hide_the_steps_beside_it)
+{
+    static const char *const how[] = {"--resume", "--auto-resume", "--resume ck"};
+    EXPECT_RUN(ALONE, "--set checkpoint.every=5 --set checkpoint.keep=9 --steps 15");
+    ck_assert_int_eq(shell("touch -d 2035-01-01 ck/step-00000005 && cp -a ck saved && cp m.jsonl saved.jsonl"), 0);
+    for (int i = 0; i < 3; i++) {
+        ck_assert_int_eq(shell("rm -rf ck/step-00000015"), 0);
+        EXPECT_RUN(ALONE, "--set checkpoint.every=5 --set checkpoint.keep=9 --steps 15 %s", how[i]);
+        ck_assert_msg(strstr(output.err, "resuming after step 10, from ck/step-00000010"), "%s", output.err);
+        ck_assert_msg(strstr(output.err, "links to step-00000015, which is gone"), "%s", output.err);
+        ck_assert_int_eq(shell("cmp ck/step-00000015/model-00001-of-00001.safetensors "
+                               "saved/step-00000015/model-00001-of-00001.safetensors"),
+                         0);
+    }
 }
 END_TEST
 
@@ -615,7 +645,6 @@ static Suite *suite(void)
     tcase_add_loop_test(tc, another_number_of_ranks_resumes_with_the_same_bits, 0, 3);
     tcase_add_test(tc, metrics_read_as_one_run_though_later_rows_were_there);
     tcase_add_test(tc, a_run_that_is_over_has_nothing_to_resume);
-    tcase_add_test(tc, the_newest_checkpoints_are_kept_and_the_latest_linked);
     tcase_add_test(tc, saving_in_the_background_saves_the_same_bytes);
     tcase_add_loop_test(tc, a_checkpoint_is_a_model_to_start_from, 0, 2);
     tcase_add_loop_test(tc, a_run_that_cannot_be_resumed_is_refused_in_one_line, ALONE, ALONE + 1);
@@ -626,6 +655,13 @@ static Suite *suite(void)
     tcase_add_loop_test(tc, a_save_that_fails_ends_the_run_and_leaves_the_one_before, 0, 2);
     tcase_add_test(tc, a_run_killed_again_and_again_ends_as_one_never_killed);
     suite_add_tcase(s, tc);
+    TCase *kept = tcase_create("kept");
+    tcase_add_checked_fixture(kept, set_up, NULL);
+    tcase_set_timeout(kept, 120);
+    tcase_add_test(kept, the_newest_checkpoints_are_kept_and_the_latest_linked);
+    tcase_add_test(kept, times_of_files_do_not_decide_which_checkpoints_are_kept);
+    tcase_add_test(kept, a_latest_that_dangles_does_not_hide_the_steps_beside_it);
+    suite_add_tcase(s, kept);
     TCase *elastic = tcase_create("elastic");
     tcase_add_checked_fixture(elastic, set_up, NULL);
     tcase_set_timeout(elastic, 280);

@@ -123,6 +123,7 @@ static const struct {
     const char *how, *ranks, *options, *signal_name;
 } STOPS[] = {
     {"kill -TERM $job", "alone", "", "SIGTERM"},
+    {"kill -HUP $job", "alone", "", "SIGHUP"},
     {"kill -USR1 $(cat pid.0)", "1", "--set checkpoint.every=2", "SIGUSR1"},
     {"kill -TERM $(cat pid.1)", "2", "--stage 2", "SIGTERM"},
     {"kill -USR1 $job", "2", "--set checkpoint.async=false", "SIGUSR1"}, /* mpirun hands it on */

@@ -70,7 +70,7 @@ static int read_events(void)
 static tensorboard_t *must_open(void)
 {
     tensorboard_t *tensorboard;
-    ck_assert_int_eq(tensorboard_open(directory, &tensorboard), ZERO_OK);
+    ck_assert_int_eq(tensorboard_open(directory, 0, &tensorboard), ZERO_OK);
     return tensorboard;
 }
 
@@ -212,7 +212,7 @@ START_TEST(no_directory_means_no_events)
 {
     metrics_row_t row = plain_row(1);
     tensorboard_t *tensorboard = (tensorboard_t *)&row;
-    ck_assert_int_eq(tensorboard_open("", &tensorboard), ZERO_OK);
+    ck_assert_int_eq(tensorboard_open("", 0, &tensorboard), ZERO_OK);
     ck_assert_ptr_null(tensorboard);
     ck_assert_int_eq(tensorboard_write(tensorboard, &row), ZERO_OK);
     tensorboard_close(tensorboard);
@@ -223,7 +223,7 @@ static void expect_no_opening(const char *path, const char *reason)
 {
     tensorboard_t *tensorboard = NULL;
     capture_begin();
-    zero_status_t status = tensorboard_open(path, &tensorboard);
+    zero_status_t status = tensorboard_open(path, 0, &tensorboard);
     expect_line(capture_end(), (const char *[]){"[log] tensorboard", path, reason, NULL});
     ck_assert_int_eq(status, ZERO_ERROR_IO);
     ck_assert_ptr_null(tensorboard);
@@ -264,7 +264,25 @@ START_TEST(a_full_disk_is_an_error_of_the_event_that_meets_it)
     setrlimit(RLIMIT_FSIZE, &before);
     expect_line(capture_end(), (const char *[]){event_file(), "writing", "File too large", NULL});
     ck_assert_int_eq(status, ZERO_ERROR_IO);
+    ck_assert_int_eq(read_events(), 50); /* the version and 49, whole */
     tensorboard_close(tensorboard);
+    ck_assert_int_eq(read_events(), 51); /* there is room again */
+}
+END_TEST
+
+/* SessionLog with status START (1): TensorBoard drops steps from this one on that came before (event_file_inspector and
+ * event_accumulator do so for files of version 2). */
+START_TEST(a_resumed_run_says_from_which_step_on_earlier_events_are_void)
+{
+    tensorboard_t *tensorboard;
+    metrics_row_t row = plain_row(4);
+    ck_assert_int_eq(tensorboard_open(directory, 4, &tensorboard), ZERO_OK);
+    ck_assert_int_eq(tensorboard_write(tensorboard, &row), ZERO_OK);
+    tensorboard_close(tensorboard);
+    ck_assert_int_eq(read_events(), 3);
+    ck_assert_str_eq(events[0].file_version, "brain.Event:2");
+    ck_assert(events[1].is_session_start && events[1].step == 4 && events[1].n_scalars == 0);
+    ck_assert(!events[2].is_session_start && events[2].step == 4);
 }
 END_TEST
 
@@ -296,6 +314,7 @@ static Suite *suite(void)
     tcase_add_test(c, no_directory_means_no_events);
     tcase_add_test(c, a_directory_that_cannot_be_written_is_named);
     tcase_add_test(c, a_full_disk_is_an_error_of_the_event_that_meets_it);
+    tcase_add_test(c, a_resumed_run_says_from_which_step_on_earlier_events_are_void);
     tcase_add_test(c, a_step_allocates_nothing);
     suite_add_tcase(s, c);
     return s;

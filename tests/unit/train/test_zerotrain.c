@@ -127,6 +127,7 @@ static void set_up(void)
     free(directory);
     write_data();
     write_file("cfg.ini", CONFIG, sizeof CONFIG - 1);
+    write_file("a,b.txt", CONFIG, sizeof CONFIG - 1);
 }
 
 /* What is refused without GPUs is refused on every machine's tests. */
@@ -239,6 +240,7 @@ static const bad_input_t BAD_INPUTS[] = {
     {"an unknown option", 2, "", "--stagee 3", {"'--stagee'", "did you mean --stage?"}, ANY},
     {"a bad --set", 2, "", "--set train.lr=fast", {"--set train.lr=fast", "'fast' is not a number"}, ANY},
     {"a bad --stage", 2, "", "--stage 5", {"--stage", "5", "0..3"}, ANY},
+    {"a comma in a data file's name", 2, "", "--set data.train=a,b.txt", {"there is a file 'a,b.txt'", "commas separate files"}, ANY},
     {"a data file that is not there", 2, "", "--set data.train=nosuch.txt", {"data file 'nosuch.txt'", "No such file"}, ANY},
     {"GPUs where there are none", 2, "", "--set device.type=cuda", {"CUDA", "use the CPU"}, ANY},
     {"GPUs to share where there are none", 2, "", "--set device.type=cuda-shared", {"CUDA", "use the CPU"}, ANY},
@@ -461,18 +463,21 @@ END_TEST
 START_TEST(processes_that_no_mpi_joins_are_refused)
 {
     for (int i = 0; i < 2 * 2; i++) {
-        char environment[64];
+        char environment[96];
         int process = i % 2;
         outcome_t outcome;
         snprintf(environment, sizeof environment,
-                 i < 2 ? "SLURM_STEP_NUM_TASKS=3 SLURM_PROCID=%d" : "PMI_SIZE=3 PMI_RANK=%d", process);
+                 i < 2 ? "SLURM_STEP_NUM_TASKS=3 SLURM_PROCID=%d" : "PMI_SIZE=3 PMI_RANK=%d SLURM_PROCID=%d", process,
+                 process);
         /* With these set and no launcher, PMIx leaks. */
         outcome.exit_code = support_run(&outcome.output, RUN_LIMIT_S,
                                         "cd %s && env ASAN_OPTIONS=detect_leaks=0 %s %s/zerotrain cfg.ini", scratch,
                                         environment, support_build());
         expect_exit(&outcome, 2);
         const char *line = only_line(outcome.output.err);
-        ck_assert_msg(process == 0 ? line && strstr(line, "started 3 processes") && strstr(line, "--mpi=pmix") : !line,
+        ck_assert_msg(process == 0 ? line && strstr(line, "started 3 processes") && strstr(line, "--mpi=pmix") &&
+                                         strstr(line, i < 2 ? "env -u SLURM_STEP_NUM_TASKS" : "env -u PMI_SIZE")
+                                   : !line,
                       "%s: %s", environment, outcome.output.err);
         forget(&outcome);
     }
