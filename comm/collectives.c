@@ -3,6 +3,8 @@
  * They are written on the transport's host_all_gather and host_broadcast, so their results do not depend on it. Each is
  * known to peers by its own name, unless it is part of a larger call (comm->call_covers).
  */
+#include <stdio.h>
+
 #include "base/log.h"
 #include "comm/comm.h"
 
@@ -86,4 +88,18 @@ zero_status_t zero_comm_agree(zero_comm_t *comm, zero_status_t mine)
         }
     }
     return ZERO_OK;
+}
+
+zero_status_t zero_comm_tell_status(zero_comm_t *comm, zero_status_t of_rank_0)
+{
+    struct {
+        zero_status_t status;
+        char error[512];
+    } told = {.status = of_rank_0};
+    if (comm->rank == 0 && of_rank_0 != ZERO_OK)
+        snprintf(told.error, sizeof told.error, "%s", zero_last_error());
+    ZERO_TRY(zero_comm_broadcast(comm, &told, sizeof told, 0));
+    if (comm->rank != 0 && told.status != ZERO_OK)
+        zero_note_error("%s", told.error);
+    return told.status;
 }

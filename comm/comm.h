@@ -196,4 +196,7 @@ zero_status_t zero_comm_copy_engine_create(zero_comm_t *host, zero_comm_t **comm
 /* Returns the staging of an all_to_all over a transport that copies slices to this rank: the others need none. */
 size_t zero_comm_staging_bytes(int size, size_t n_bytes);
 
+/* Tells all ranks how rank 0 has fared: returns its status on every rank, where its error is the last one, too. */
+zero_status_t zero_comm_tell_status(zero_comm_t *comm, zero_status_t of_rank_0);
+
 #endif

@@ -509,12 +509,12 @@ typedef struct zero_reduced {
  * They queue their work in the stream that they get (on the CPU it is NULL, and they do it at once), and libzero
  * continues after it in that stream. Of libzero they may call only zero_device_copy. They are called from within calls
  * of the engine, on the same thread. If one returns a status other than ZERO_OK, so does that call. If it is reduced,
- * the step cannot be taken: the call has still done what other ranks wait for, so continue the pass (its gradients no
- * longer matter). zero_step then returns that status here and ZERO_ERROR_PEER on the other ranks, and zero_cancel
- * abandons the step. If it is `updated`, some weights have changed and others not: see zero_step. How tensors are cut
- * into runs depends on the stage and the number of ranks. The bits do not, if
- * each element is changed by values of that element only, such as noise from a generator keyed by tensor, element and
- * step. A function that changes nothing changes no bit. */
+ * the step cannot be taken: the call has still done what other ranks wait for (a zero_grad_ready has ended its unit,
+ * and the unit before it in forward order is next), so continue the pass (its gradients no longer matter). zero_step
+ * then returns that status here and ZERO_ERROR_PEER on the other ranks, and zero_cancel abandons the step. If it is
+ * `updated`, some weights have changed and others not: see zero_step. How tensors are cut into runs depends on the
+ * stage and the number of ranks. The bits do not, if each element is changed by values of that element only, such as
+ * noise from a generator keyed by tensor, element and step. A function that changes nothing changes no bit. */
 typedef struct zero_hooks {
     /* Gets each reduced gradient, once per step, before norm and clipping: for noise, compression, logging. Each
      * element is seen by one rank, at every stage. Called in the last micro-step's backward, some units after
@@ -1159,7 +1159,10 @@ ZERO_API const char *zero_checkpoint_state(const zero_checkpoint_t *checkpoint);
  */
 ZERO_API zero_status_t zero_load(zero_engine_t *engine, const zero_checkpoint_t *checkpoint);
 /* The same for a model whose tensors differ from the checkpoint's: those that the checkpoint lacks keep their weights
- * and moments. The rest is as in zero_load_weights_partial. [collective] */
+ * and moments. The step count t of zero_step is one for all tensors, the checkpoint's: it corrects the moments of a new
+ * tensor, which begin at zero, too little. Its first AdamW updates are larger than those of a new run, about 3 lr with
+ * beta2 = 0.999 (torch, which counts steps by tensor: 1 lr), which lr_scale of zero_set_group can balance; a line in
+ * the log says so. The rest is as in zero_load_weights_partial. [collective] */
 ZERO_API zero_status_t zero_load_partial(zero_engine_t *engine, const zero_checkpoint_t *checkpoint,
                                          zero_partial_t *partial);
 

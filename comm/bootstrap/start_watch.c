@@ -14,6 +14,7 @@
 #include <string.h>
 #include <time.h>
 
+#include "base/threads.h"
 #include "base/deadline.h"
 #include "base/log.h"
 
@@ -158,7 +159,7 @@ void zero_start_watch_begin(zero_start_watch_t *watch, int64_t timeout_ns)
     pthread_condattr_destroy(&by_clock);
     sigfillset(&all);
     pthread_sigmask(SIG_SETMASK, &all, &before); /* signals are for the program's own threads */
-    watch->runs = pthread_create(&watch->thread, NULL, run, watch) == 0;
+    watch->runs = zero_thread_create(&watch->thread, run, watch) == 0;
     pthread_sigmask(SIG_SETMASK, &before, NULL);
 }
 

@@ -221,6 +221,8 @@ static void nccl_destroy(zero_comm_t *comm)
         ncclComm_t nccl = transport->comms[i];
         if (nccl && settle(comm, nccl, ncclCommFinalize(nccl), "ncclCommFinalize") == ZERO_OK)
             ncclCommDestroy(nccl);
+        else if (nccl)
+            ncclCommAbort(nccl);
     }
     free(transport->exchanges);
     zero_comm_beside_host_destroy(comm);

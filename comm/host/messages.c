@@ -19,8 +19,9 @@
 #define POLL_NS_PER_BYTE 20
 #define MAX_SLEEP_NS 500000
 #define LAST_LINES_NS 200000000 /* mpirun reads its pipes within milliseconds, if it gets a core */
-#define MIN_TAG_BOUND 32767     /* guaranteed by MPI */
-#define BLOCK_BYTES (1 << 20)   /* messages longer than INT_MAX are counted in blocks */
+#define CANCEL_NS 200000000
+#define MIN_TAG_BOUND 32767   /* guaranteed by MPI */
+#define BLOCK_BYTES (1 << 20) /* messages longer than INT_MAX are counted in blocks */
 
 struct zero_messages {
     MPI_Comm mpi;
@@ -30,6 +31,7 @@ struct zero_messages {
     int tag, n_requests;
     MPI_Request *requests; /* [2 * size] */
     MPI_Status *statuses;  /* [2 * size] */
+    bool *receives;        /* [2 * size]: whether a request is a receive */
 };
 
 /* Reports the error of the first message that failed. */
@@ -138,6 +140,7 @@ zero_status_t zero_messages_send(zero_comm_t *comm, int rank, const void *data, 
     ZERO_TRY(message_create(n_bytes, &message));
     int error = MPI_Isend(data, message.count, message.type, rank, transport->tag, transport->mpi,
                           &transport->requests[transport->n_requests]);
+    transport->receives[transport->n_requests] = false;
     message_destroy(&message); /* MPI keeps it while it is in use */
     transport->n_requests += error == MPI_SUCCESS;
     return error == MPI_SUCCESS ? ZERO_OK : zero_mpi_fail(error, "MPI_Isend");
@@ -150,14 +153,28 @@ zero_status_t zero_messages_receive(zero_comm_t *comm, int rank, void *data, siz
     ZERO_TRY(message_create(n_bytes, &message));
     int error = MPI_Irecv(data, message.count, message.type, rank, transport->tag, transport->mpi,
                           &transport->requests[transport->n_requests]);
+    transport->receives[transport->n_requests] = true;
     message_destroy(&message);
     transport->n_requests += error == MPI_SUCCESS;
     return error == MPI_SUCCESS ? ZERO_OK : zero_mpi_fail(error, "MPI_Irecv");
 }
 
+/* After a failure the caller frees what it wanted to receive into, so nothing may arrive there any more. A receive
+ * whose message has begun to come cannot be cancelled: it gets a moment to end. */
+static void cancel_receives(zero_messages_t *transport)
+{
+    for (int i = 0; i < transport->n_requests; i++)
+        if (transport->receives[i] && transport->requests[i] != MPI_REQUEST_NULL &&
+            MPI_Cancel(&transport->requests[i]) == MPI_SUCCESS)
+            zero_mpi_await(&transport->requests[i], CANCEL_NS);
+    transport->n_requests = 0;
+}
+
 zero_status_t zero_messages_wait(zero_comm_t *comm, zero_status_t queued, size_t n_bytes)
 {
     zero_status_t status = queued == ZERO_OK ? wait_for_peers(comm, n_bytes) : queued;
+    if (status != ZERO_OK)
+        cancel_receives(comm->transport);
     comm->failed |= status != ZERO_OK;
     return status;
 }
@@ -184,6 +201,7 @@ static void messages_free(zero_messages_t *transport)
     free(transport->progress.peers);
     free(transport->requests);
     free(transport->statuses);
+    free(transport->receives);
     free(transport);
 }
 
@@ -223,7 +241,8 @@ zero_status_t zero_messages_open(zero_comm_t *comm, const void *mpi_comm)
     zero_status_t status = zero_progress_create(comm, &transport->progress);
     transport->requests = calloc(2 * size, sizeof *transport->requests);
     transport->statuses = calloc(2 * size, sizeof *transport->statuses);
-    if (status == ZERO_OK && (!transport->requests || !transport->statuses))
+    transport->receives = calloc(2 * size, sizeof *transport->receives);
+    if (status == ZERO_OK && (!transport->requests || !transport->statuses || !transport->receives))
         status = zero_fail(ZERO_ERROR_MEMORY, "no memory for a communicator of %d ranks", comm->size);
     if (status == ZERO_OK)
         status = open_communicator(transport, *(const MPI_Comm *)mpi_comm, comm->timeout_ns);

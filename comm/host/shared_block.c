@@ -10,6 +10,7 @@
 #include <unistd.h>
 
 #include "base/log.h"
+#include "base/retry.h"
 #include "comm/host/shared_block.h"
 
 #define PARALLEL_COPY_BYTES (1 << 20) /* copies of at least so many bytes are split among threads, in chunks of: */
@@ -49,9 +50,11 @@ static zero_status_t make_own_part(size_t n_bytes, zero_log_level_t level, locat
 {
     struct stat stat;
     int fd = memfd_create("zero", MFD_CLOEXEC);
-    if (fd < 0 || ftruncate(fd, (off_t)n_bytes) != 0)
+    if (fd < 0 || ZERO_RETRY(ftruncate(fd, (off_t)n_bytes)) != 0)
         goto fail;
-    errno = posix_fallocate(fd, 0, (off_t)n_bytes);
+    do {
+        errno = posix_fallocate(fd, 0, (off_t)n_bytes);
+    } while (errno == EINTR);
     if (errno != 0 || fstat(fd, &stat) != 0 || !(*part = map_part(fd, n_bytes, true)))
         goto fail;
     *location = (location_t){.pid = getpid(), .fd = fd, .device = stat.st_dev, .inode = stat.st_ino};
@@ -70,7 +73,7 @@ static zero_status_t map_peer_part(int peer, const location_t *location, size_t 
     char path[64];
     struct stat stat;
     snprintf(path, sizeof(path), "/proc/%" PRId64 "/fd/%" PRId64, location->pid, location->fd);
-    int fd = open(path, (writable ? O_RDWR : O_RDONLY) | O_CLOEXEC);
+    int fd = ZERO_RETRY(open(path, (writable ? O_RDWR : O_RDONLY) | O_CLOEXEC));
     if (fd < 0 || fstat(fd, &stat) != 0) {
         zero_log(level, "cannot open the memory of rank %d, %s: %s", peer, path, strerror(errno));
     } else if (stat.st_dev != location->device || stat.st_ino != location->inode) {

@@ -11,6 +11,7 @@
 #include <unistd.h>
 #include <xxhash.h>
 
+#include "base/retry.h"
 #include "base/log.h"
 
 #define READ_BLOCK ((size_t)1 << 20)
@@ -33,13 +34,13 @@ zero_status_t zero_path_join(const char *directory, const char *name, char **pat
 int zero_open(int directory, const char *path, int flags, mode_t mode)
 {
     int held[STDERR_FILENO + 1], n_held = 0, fd = -1;
-    while (n_held <= STDERR_FILENO && (fd = open("/", O_PATH | O_DIRECTORY | O_CLOEXEC)) >= 0) {
+    while (n_held <= STDERR_FILENO && (fd = ZERO_RETRY(open("/", O_PATH | O_DIRECTORY | O_CLOEXEC))) >= 0) {
         held[n_held++] = fd;
         if (fd > STDERR_FILENO)
             break;
     }
     if (fd >= 0)
-        fd = openat(directory, path, flags | O_CLOEXEC, mode);
+        fd = ZERO_RETRY(openat(directory, path, flags | O_CLOEXEC, mode));
     int error = errno;
     while (n_held > 0)
         close(held[--n_held]);
@@ -55,9 +56,9 @@ zero_status_t zero_file_create(const char *path, uint64_t n_bytes)
     if (fd < 0)
         return fail("create", path);
     /* Not posix_fallocate, which writes zeros if the file system cannot reserve. */
-    bool reserved = n_bytes == 0 || fallocate(fd, 0, 0, (off_t)n_bytes) == 0;
+    bool reserved = n_bytes == 0 || ZERO_RETRY(fallocate(fd, 0, 0, (off_t)n_bytes)) == 0;
     if (!reserved && (errno == EOPNOTSUPP || errno == ENOSYS))
-        reserved = ftruncate(fd, (off_t)n_bytes) == 0;
+        reserved = ZERO_RETRY(ftruncate(fd, (off_t)n_bytes)) == 0;
     zero_status_t status = ZERO_OK;
     if (!reserved)
         status =
@@ -90,7 +91,7 @@ zero_status_t zero_file_write(int fd, const char *path, uint64_t offset, const v
 
 zero_status_t zero_file_close_synced(int fd, const char *path)
 {
-    zero_status_t status = fsync(fd) == 0 ? ZERO_OK : fail("sync", path);
+    zero_status_t status = ZERO_RETRY(fsync(fd)) == 0 ? ZERO_OK : fail("sync", path);
     if (close(fd) != 0 && status == ZERO_OK)
         status = fail("close", path);
     return status;
@@ -270,20 +271,46 @@ zero_status_t zero_file_read_json(const char *path, const char *remedy, json_t *
 
 /* ---- Directories ---- */
 
+/* Makes a directory, and its name durable in the directory that it is in. `path` can be written for a moment. */
+static zero_status_t make_one(char *path, bool *is_there)
+{
+    *is_there = false;
+    if (mkdir(path, 0777) != 0) {
+        *is_there = errno == EEXIST;
+        return ZERO_OK;
+    }
+    *is_there = true;
+    char *name = strrchr(path, '/'), kept = name ? *name : 0;
+    if (!name)
+        return zero_directory_sync(".");
+    *name = 0;
+    zero_status_t status = zero_directory_sync(name == path ? "/" : path);
+    *name = kept;
+    return status;
+}
+
 zero_status_t zero_directory_make(const char *path)
 {
     struct stat info;
+    bool is_there = false;
     char *copy = strdup(path);
+    zero_status_t status = ZERO_OK;
     if (!copy)
         return zero_fail(ZERO_ERROR_MEMORY, "no memory to make '%s'", path);
-    for (char *slash = *copy ? strchr(copy + 1, '/') : NULL; slash; slash = strchr(slash + 1, '/')) {
+    /* The last one reports what these could not make. */
+    for (char *slash = *copy ? strchr(copy + 1, '/') : NULL; slash && status == ZERO_OK;
+         slash = strchr(slash + 1, '/')) {
         *slash = 0;
-        mkdir(copy, 0777); /* the last mkdir reports what these could not make */
+        status = make_one(copy, &is_there);
         *slash = '/';
     }
-    bool made = mkdir(copy, 0777) == 0 || errno == EEXIST;
+    if (status == ZERO_OK)
+        status = make_one(copy, &is_there);
+    int error = errno;
     free(copy);
-    if (!made)
+    ZERO_TRY(status);
+    errno = error;
+    if (!is_there)
         return fail("make the directory", path);
     if (stat(path, &info) != 0 || !S_ISDIR(info.st_mode))
         return zero_fail(ZERO_ERROR_IO, "cannot make the directory '%s': it is there, but not a directory", path);
@@ -292,11 +319,11 @@ zero_status_t zero_directory_make(const char *path)
 
 zero_status_t zero_directory_sync(const char *path)
 {
-    int fd = open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    int fd = ZERO_RETRY(open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC));
     if (fd < 0)
         return fail("open the directory", path);
     /* Some file systems cannot sync a directory, and need not. */
-    zero_status_t status = fsync(fd) == 0 || errno == EINVAL ? ZERO_OK : fail("sync the directory", path);
+    zero_status_t status = ZERO_RETRY(fsync(fd)) == 0 || errno == EINVAL ? ZERO_OK : fail("sync the directory", path);
     close(fd);
     return status;
 }

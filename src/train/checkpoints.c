@@ -29,9 +29,8 @@ static char *state_text(const checkpoints_t *checkpoints, int64_t step)
     json_t *state = json_pack("{s:o, s:{s:I}, s:I}", "config", options_json(checkpoints->options), "data", "sequences",
                               (json_int_t)checkpoints_sequences(checkpoints, step), "seed",
                               (json_int_t)checkpoints->options->train.seed);
-    if (state)
-        resume_check_add(&checkpoints->data, json_object_get(state, "data"));
-    char *text = state ? json_dumps(state, 0) : NULL;
+    char *text =
+        state && resume_check_add(&checkpoints->data, json_object_get(state, "data")) ? json_dumps(state, 0) : NULL;
     json_decref(state);
     return text;
 }

@@ -123,12 +123,12 @@ static void write_sample(const data_identity_t *data, char text[20])
     snprintf(text, 20, "%016" PRIx64, data->sample);
 }
 
-void resume_check_add(const data_identity_t *data, json_t *object)
+bool resume_check_add(const data_identity_t *data, json_t *object)
 {
     char sample[20];
     write_sample(data, sample);
-    json_object_set_new(object, "tokens", json_integer(data->n_tokens));
-    json_object_set_new(object, "sample", json_string(sample));
+    return json_object_set_new(object, "tokens", json_integer(data->n_tokens)) == 0 &&
+           json_object_set_new(object, "sample", json_string(sample)) == 0;
 }
 
 static zero_status_t check_data(const options_t *options, const char *path, const json_t *saved,

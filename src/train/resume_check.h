@@ -16,6 +16,6 @@ zero_status_t resume_check(const options_t *options, const char *path, const jso
                            const data_identity_t *data);
 
 /* Adds to state.json's object "data" what resume_check reads there. */
-void resume_check_add(const data_identity_t *data, json_t *object);
+bool resume_check_add(const data_identity_t *data, json_t *object);
 
 #endif

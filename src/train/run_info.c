@@ -14,6 +14,7 @@
 
 #include "train/options/options_table.h"
 #include "train/report/report.h"
+#include "base/json_build.h"
 
 #define MAX_NAME 128
 #ifdef __clang__
@@ -63,27 +64,27 @@ static machine_t this_machine(const zero_comm_t *comm, const zero_device_t *devi
     return machine;
 }
 
-static void add_machine(json_t *list, const machine_t *machine)
+static void add_machine(json_t **list, const machine_t *machine)
 {
     json_t *object = json_object();
-    json_object_set_new(object, "name", json_string(machine->host));
-    json_object_set_new(object, "ranks", json_integer(machine->n_ranks));
-    json_object_set_new(object, "cpu", json_string(machine->cpu));
-    json_object_set_new(object, "cores", json_integer(machine->n_cores));
-    json_object_set_new(object, "memory", json_integer(machine->memory_bytes));
+    zero_json_set(&object, "name", json_string(machine->host));
+    zero_json_set(&object, "ranks", json_integer(machine->n_ranks));
+    zero_json_set(&object, "cpu", json_string(machine->cpu));
+    zero_json_set(&object, "cores", json_integer(machine->n_cores));
+    zero_json_set(&object, "memory", json_integer(machine->memory_bytes));
     if (machine->gpu[0])
-        json_object_set_new(object, "gpu", json_string(machine->gpu));
-    json_object_set_new(object, "kernel", json_string(machine->kernel));
-    json_array_append_new(list, object);
+        zero_json_set(&object, "gpu", json_string(machine->gpu));
+    zero_json_set(&object, "kernel", json_string(machine->kernel));
+    zero_json_append(list, object);
 }
 
 /* Appends every host's machine, in the order of their lowest ranks. [collective] */
-static zero_status_t collect_machines(zero_comm_t *comm, const zero_device_t *device, json_t *list)
+static zero_status_t collect_machines(zero_comm_t *comm, const zero_device_t *device, json_t **list)
 {
     const int n_ranks = zero_comm_size(comm);
     int *hosts = calloc((size_t)n_ranks, sizeof *hosts);
     zero_status_t status =
-        zero_comm_agree(comm, hosts && list ? ZERO_OK : report_rank_error(ZERO_ERROR_MEMORY, "out of memory"));
+        zero_comm_agree(comm, hosts && *list ? ZERO_OK : report_rank_error(ZERO_ERROR_MEMORY, "out of memory"));
     const int n_hosts = status == ZERO_OK ? zero_comm_hosts(comm, hosts) : 0;
     for (int host = 0, first = 0; host < n_hosts && status == ZERO_OK; host++, first = 0) {
         while (hosts[first] != host)
@@ -101,17 +102,16 @@ static json_t *memory_object(const zero_engine_t *engine)
     const zero_memory_t held = zero_engine_memory(engine);
     json_t *object = json_object();
     for (int c = 0; c < ZERO_MEMORY_N_CATEGORIES; c++)
-        json_object_set_new(object, zero_memory_name((zero_memory_category_t)c),
-                            json_integer((json_int_t)held.bytes[c]));
-    json_object_set_new(object, "pinned host memory", json_integer((json_int_t)held.pinned_bytes));
+        zero_json_set(&object, zero_memory_name((zero_memory_category_t)c), json_integer((json_int_t)held.bytes[c]));
+    zero_json_set(&object, "pinned host memory", json_integer((json_int_t)held.pinned_bytes));
     return object;
 }
 
-static void set_directory(json_t *run)
+static void set_directory(json_t **run)
 {
     char directory[OPTIONS_MAX_PATH];
     if (getcwd(directory, sizeof directory))
-        json_object_set_new(run, "directory", json_string(directory));
+        zero_json_set(run, "directory", json_string(directory));
 }
 
 zero_status_t run_info_text(const options_t *options, zero_comm_t *comm, const zero_device_t *device,
@@ -121,20 +121,20 @@ zero_status_t run_info_text(const options_t *options, zero_comm_t *comm, const z
     if (!options->log.metrics[0])
         return ZERO_OK;
     json_t *machines = json_array(), *run = json_object();
-    zero_status_t status = collect_machines(comm, device, machines);
-    json_object_set_new(run, "program", json_sprintf("zerotrain %s", zero_version()));
-    json_object_set_new(run, "compiler", json_string(COMPILER));
-    json_object_set_new(run, "started", json_integer((json_int_t)time(NULL)));
-    json_object_set_new(run, "ranks", json_integer(zero_comm_size(comm)));
-    json_object_set_new(run, "threads", json_integer(omp_get_max_threads()));
-    json_object_set_new(run, "transport", json_string(zero_engine_transport(engine)));
-    json_object_set_new(run, "hosts", machines);
-    json_object_set_new(run, "parameters", json_integer((json_int_t)n_params));
-    json_object_set_new(run, "memory", memory_object(engine));
-    set_directory(run);
-    json_object_set_new(run, "config", options_json(options));
+    zero_status_t status = collect_machines(comm, device, &machines);
+    zero_json_set(&run, "program", json_sprintf("zerotrain %s", zero_version()));
+    zero_json_set(&run, "compiler", json_string(COMPILER));
+    zero_json_set(&run, "started", json_integer((json_int_t)time(NULL)));
+    zero_json_set(&run, "ranks", json_integer(zero_comm_size(comm)));
+    zero_json_set(&run, "threads", json_integer(omp_get_max_threads()));
+    zero_json_set(&run, "transport", json_string(zero_engine_transport(engine)));
+    zero_json_set(&run, "hosts", machines);
+    zero_json_set(&run, "parameters", json_integer((json_int_t)n_params));
+    zero_json_set(&run, "memory", memory_object(engine));
+    set_directory(&run);
+    zero_json_set(&run, "config", options_json(options));
     if (status == ZERO_OK && zero_comm_rank(comm) == 0) {
-        *text = json_dumps(run, 0);
+        *text = run ? json_dumps(run, 0) : NULL;
         status = *text ? ZERO_OK : report_error(ZERO_ERROR_MEMORY, "[log] metrics: out of memory");
     }
     json_decref(run);

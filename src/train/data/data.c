@@ -11,6 +11,7 @@
  * global batch.
  */
 #include "train/data/data.h"
+#include "base/threads.h"
 #include "train/data/data_files.h"
 #include "train/data/shuffle.h"
 #include "train/report/report.h"
@@ -224,7 +225,7 @@ static zero_status_t start_reader(data_t *data)
     sigset_t all, before;
     sigfillset(&all);
     pthread_sigmask(SIG_SETMASK, &all, &before);
-    int error = pthread_create(&data->reader, NULL, run_reader, data);
+    int error = zero_thread_create(&data->reader, run_reader, data);
     pthread_sigmask(SIG_SETMASK, &before, NULL);
     if (error)
         return report_rank_error(ZERO_ERROR_MEMORY, "data: cannot start the reader thread: %s", strerror(error));

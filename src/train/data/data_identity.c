@@ -10,6 +10,7 @@
 #include <unistd.h>
 #include <xxhash.h>
 
+#include "base/retry.h"
 #include "train/options/options.h"
 #include "train/report/report.h"
 
@@ -27,8 +28,8 @@ static int open_tokens(const char *path)
     bool is_prefix = stat(path, &info) != 0 || !S_ISREG(info.st_mode);
     snprintf(file, sizeof file, "%.*s%s", (int)(is_index ? length - 4 : length), path,
              is_index || is_prefix ? ".bin" : "");
-    int fd = open(file, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
-    return fd < 0 && is_index ? open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK) : fd;
+    int fd = ZERO_RETRY(open(file, O_RDONLY | O_CLOEXEC | O_NONBLOCK));
+    return fd < 0 && is_index ? ZERO_RETRY(open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK)) : fd;
 }
 
 /* Reads SAMPLE_BYTES from `offset`, or as many as there are. Returns how many; -1 after a failure. */

@@ -5,13 +5,13 @@
 #include <stdlib.h>
 
 #include "train/report/report.h"
+#include "base/json_build.h"
 
 json_t *fit_memory_json(const zero_memory_t *memory)
 {
     json_t *object = json_object();
     for (int c = 0; c < ZERO_MEMORY_N_CATEGORIES; c++)
-        json_object_set_new(object, zero_memory_name((zero_memory_category_t)c),
-                            json_integer((json_int_t)memory->bytes[c]));
+        zero_json_set(&object, zero_memory_name((zero_memory_category_t)c), json_integer((json_int_t)memory->bytes[c]));
     return object;
 }
 
@@ -39,7 +39,7 @@ zero_status_t fit_print_json(FILE *file, const fit_report_t *report)
     const fit_result_t *result = report->result;
     json_t *points = json_array();
     for (int i = 0; i < result->n_points; i++)
-        json_array_append_new(points, point_json(fit, &result->points[i]));
+        zero_json_append(&points, point_json(fit, &result->points[i]));
     json_t *best = result->best < 0 ? json_null() : point_json(fit, &result->points[result->best]);
     const bool is_known = fit->host_budget != FIT_HOST_UNKNOWN;
     json_t *host = is_known ? json_integer((json_int_t)fit->host_budget) : json_null();

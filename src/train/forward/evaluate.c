@@ -11,6 +11,7 @@
 #include "train/hugging_face/model_files.h"
 #include "train/model/session.h"
 #include "train/report/report.h"
+#include "base/json_build.h"
 
 /* How many bytes of text a token stands for, within a text and as its first. */
 typedef struct token_bytes {
@@ -90,9 +91,9 @@ static zero_status_t print_json(const evaluation_t *e, double mean)
         json_pack("{s:s, s:s, s:I, s:I, s:f, s:f, s:f}", "model", e->options->model.init, "data", e->options->data.val,
                   "sequences", (json_int_t)e->held_out.n_sequences, "tokens", (json_int_t)e->n_tokens, "loss", mean,
                   "perplexity", exp(mean), "bits_per_token", mean / M_LN2);
-    if (object && e->n_bytes > 0) {
-        json_object_set_new(object, "bytes", json_integer((json_int_t)e->n_bytes));
-        json_object_set_new(object, "bits_per_byte", json_real(e->loss / (double)e->n_bytes / M_LN2));
+    if (e->n_bytes > 0) {
+        zero_json_set(&object, "bytes", json_integer((json_int_t)e->n_bytes));
+        zero_json_set(&object, "bits_per_byte", json_real(e->loss / (double)e->n_bytes / M_LN2));
     }
     int failed = object ? json_dumpf(object, stdout, JSON_INDENT(1)) : -1;
     json_decref(object);

@@ -104,11 +104,12 @@ static zero_status_t take_key(hf_config_t *config, const hf_key_t *key)
 }
 
 /* Copies a number of the object to where LLAMA_KEYS of hf_families.c looks for it. */
-static void copy_rope(const hf_config_t *config, const json_t *rope, const char *key, const char *copied_as)
+static zero_status_t copy_rope(const hf_config_t *config, const json_t *rope, const char *key, const char *copied_as)
 {
     json_t *value = json_object_get(rope, key);
-    if (value)
-        json_object_set(config->json, copied_as, value);
+    if (value && json_object_set(config->json, copied_as, value) != 0)
+        return report_rank_error(ZERO_ERROR_MEMORY, "no memory for '%s'", config->path);
+    return ZERO_OK;
 }
 
 /* Takes the scaling of Llama 3.1, whose keys are all required but the last. A factor of 1 scales nothing. */
@@ -127,7 +128,7 @@ static zero_status_t take_scaling(const hf_config_t *config, const char *object,
                                 keys[i]);
         if (i == 0 && json_number_value(value) == 1.0)
             return ZERO_OK;
-        copy_rope(config, source, from, copied_as);
+        TRY(copy_rope(config, source, from, copied_as));
     }
     return ZERO_OK;
 }
@@ -227,7 +228,7 @@ static zero_status_t take_rope(const hf_config_t *config)
     for (int i = 0; i < 2; i++) {
         if (!ropes[i])
             continue;
-        copy_rope(config, ropes[i], "rope_theta", "rope_theta");
+        TRY(copy_rope(config, ropes[i], "rope_theta", "rope_theta"));
         if (strcmp(rope_type(ropes[i]), "llama3") == 0)
             TRY(take_scaling(config, names[i], ropes[i]));
     }

@@ -13,6 +13,7 @@
 #include <unistd.h>
 #include <xxhash.h>
 
+#include "base/retry.h"
 #include "train/report/report.h"
 
 #define TOKENIZER "tokenizer.json"
@@ -49,7 +50,7 @@ static bool belongs(const char *file, const char *directory)
 static const char *read_file(const char *path, void **data, size_t *n_bytes)
 {
     struct stat info;
-    int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOFOLLOW);
+    int fd = ZERO_RETRY(open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOFOLLOW));
     if (fd < 0)
         return strerror(errno);
     const char *fault = fstat(fd, &info) != 0             ? strerror(errno)

@@ -8,6 +8,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "base/retry.h"
 #include "train/report/report.h"
 
 static zero_status_t fail(const char *path, input_words_t words, const char *why)
@@ -67,7 +68,7 @@ static zero_status_t read_open(int fd, const char *path, size_t most_bytes, inpu
 zero_status_t input_file_read(const char *path, size_t most_bytes, input_words_t words, char **text, size_t *n_bytes)
 {
     /* O_NONBLOCK: opening a pipe must not wait for a writer. */
-    int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY);
+    int fd = ZERO_RETRY(open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY));
     if (fd < 0)
         return fail(path, words, strerror(errno));
     zero_status_t status = read_open(fd, path, most_bytes, words, text, n_bytes);

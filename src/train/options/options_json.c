@@ -2,6 +2,7 @@
 #include <jansson.h>
 
 #include "train/options/options_table.h"
+#include "base/json_build.h"
 
 json_t *options_json(const options_t *options)
 {
@@ -10,8 +11,11 @@ json_t *options_json(const options_t *options)
         char text[OPTIONS_MAX_PATH + 2];
         option_format(row, options, text);
         if (!json_object_get(config, row->section))
-            json_object_set_new(config, row->section, json_object());
-        json_object_set_new(json_object_get(config, row->section), row->key, json_string(text));
+            zero_json_set(&config, row->section, json_object());
+        if (json_object_set_new(json_object_get(config, row->section), row->key, json_string(text)) != 0) {
+            json_decref(config);
+            return NULL;
+        }
     }
     return config;
 }

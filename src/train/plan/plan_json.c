@@ -5,14 +5,14 @@
 #include "train/fit/show_fit.h"
 #include "train/plan/plan_print.h"
 #include "train/report/report.h"
+#include "base/json_build.h"
 
 static json_t *hosts_json(const plan_report_t *report, int stage)
 {
     json_t *hosts = json_array();
     for (int host = 0; host < report->ranks.n_hosts; host++)
-        json_array_append_new(hosts,
-                              json_pack("{s:I, s:I}", "received", (json_int_t)report->traffic.received[host][stage],
-                                        "sent", (json_int_t)report->traffic.sent[host][stage]));
+        zero_json_append(&hosts, json_pack("{s:I, s:I}", "received", (json_int_t)report->traffic.received[host][stage],
+                                           "sent", (json_int_t)report->traffic.sent[host][stage]));
     return hosts;
 }
 
@@ -53,7 +53,7 @@ zero_status_t plan_print_json(const plan_report_t *report)
     bool on_gpus = o->device.type != ZERO_DEVICE_CPU;
     json_t *stages = json_array();
     for (int stage = 0; stage < PLAN_N_STAGES; stage++)
-        json_array_append_new(stages, stage_json(report, stage));
+        zero_json_append(&stages, stage_json(report, stage));
     json_t *room = report->room == PLAN_ROOM_UNKNOWN ? json_null() : json_integer((json_int_t)report->room);
     json_t *set = o->zero.stage == STAGE_AUTO ? json_null() : json_integer(o->zero.stage);
     json_t *all = json_pack(

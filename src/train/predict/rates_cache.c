@@ -12,7 +12,9 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "base/retry.h"
 #include "train/report/report.h"
+#include "base/json_build.h"
 
 #define MOST_BYTES (1 << 20)
 #define LEAST_RATE 1e-6 /* and its inverse: anything else was not measured */
@@ -147,7 +149,7 @@ static json_t *read_file(void)
     char path[OPTIONS_MAX_PATH];
     if (!fit_cache_path(path))
         return NULL;
-    int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY);
+    int fd = ZERO_RETRY(open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY));
     if (fd < 0)
         return errno == ENOENT || errno == ENOTDIR ? NULL : ignore(path, strerror(errno));
     json_t *file = parse(fd, path);
@@ -163,9 +165,10 @@ static json_t *make_entry(const fit_measured_t *measured)
         const double *numbers = rate_of(&values, &fit_rate_rows[i]);
         json_t *array = json_array();
         for (int k = 0; k < fit_rate_rows[i].n; k++)
-            json_array_append_new(array, json_real(numbers[k]));
+            zero_json_append(&array, json_real(numbers[k]));
         if (!isnan(numbers[0]))
-            json_object_set(rates, fit_rate_rows[i].key, fit_rate_rows[i].n == 1 ? json_array_get(array, 0) : array);
+            zero_json_set(&rates, fit_rate_rows[i].key,
+                          json_incref(fit_rate_rows[i].n == 1 ? json_array_get(array, 0) : array));
         json_decref(array);
     }
     return json_pack("{s:s, s:b, s:i, s:i, s:s, s:f, s:s, s:o}", "device", measured->device, "gpu",
@@ -189,9 +192,9 @@ static json_t *with_entry(const fit_measured_t *measured)
         fit_measured_t other;
         take_entry(entry, &other);
         if (!is_same_place(&other, measured))
-            json_array_append(devices, entry);
+            zero_json_append(&devices, json_incref(entry));
     }
-    json_array_append_new(devices, make_entry(measured));
+    zero_json_append(&devices, make_entry(measured));
     json_decref(old);
     return json_pack("{s:i, s:o}", "version", FIT_CACHE_VERSION, "devices", devices);
 }
@@ -226,7 +229,7 @@ static zero_status_t replace(const char *path, const json_t *file)
     mode_t mask = umask(0);
     umask(mask);
     bool written = fchmod(fd, 0666 & ~mask) == 0 && json_dumpfd(file, fd, JSON_INDENT(1)) == 0 &&
-                   write(fd, "\n", 1) == 1 && fsync(fd) == 0;
+                   write(fd, "\n", 1) == 1 && ZERO_RETRY(fsync(fd)) == 0;
     int problem = errno;
     close(fd);
     errno = problem;

@@ -6,6 +6,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "base/retry.h"
 #include "train/report/report.h"
 
 struct log_file {
@@ -48,7 +49,7 @@ static void take_back(log_file_t *log)
 {
     off_t end = log->can_truncate ? lseek(fileno(log->file), 0, SEEK_END) : -1;
     if (log->n_written > 0 && end >= (off_t)log->n_written &&
-        ftruncate(fileno(log->file), end - (off_t)log->n_written) == 0)
+        ZERO_RETRY(ftruncate(fileno(log->file), end - (off_t)log->n_written)) == 0)
         log->n_written = 0;
 }
 

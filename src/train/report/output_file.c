@@ -8,6 +8,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "base/retry.h"
 #include "train/report/report.h"
 
 static zero_status_t fail(const output_kind_t *kind, const char *path, const char *why)
@@ -71,7 +72,7 @@ zero_status_t output_file_check(const output_kind_t *kind, const char *path)
     TRY(check_type(kind, path, &info));
     if (!S_ISREG(info.st_mode))
         return ZERO_OK;
-    int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+    int fd = ZERO_RETRY(open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK));
     if (fd < 0)
         return fail(kind, path, strerror(errno));
     zero_status_t status = check_content(kind, path, fd);
@@ -90,7 +91,7 @@ bool output_file_can_be_truncated(const char *path)
 static int open_for_writing(const char *path, const struct stat *there)
 {
     int access_mode = !there || S_ISREG(there->st_mode) ? O_RDWR | O_CREAT : O_WRONLY;
-    return open(path, access_mode | O_APPEND | O_NONBLOCK | O_NOCTTY | O_CLOEXEC, 0666);
+    return ZERO_RETRY(open(path, access_mode | O_APPEND | O_NONBLOCK | O_NOCTTY | O_CLOEXEC, 0666));
 }
 
 /* Checks the file that is now open, which may be another than was there before. */
@@ -147,7 +148,7 @@ zero_status_t output_file_open(const output_kind_t *kind, const char *path, FILE
 
 zero_status_t output_file_empty(const output_kind_t *kind, const char *path, FILE *file)
 {
-    if (output_file_can_be_truncated(path) && ftruncate(fileno(file), 0) != 0)
+    if (output_file_can_be_truncated(path) && ZERO_RETRY(ftruncate(fileno(file), 0)) != 0)
         return fail(kind, path, strerror(errno));
     return ZERO_OK;
 }

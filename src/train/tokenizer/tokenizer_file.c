@@ -13,6 +13,7 @@
 #include <string.h>
 
 #include "train/report/report.h"
+#include "base/retry.h"
 #include "train/report/utf8.h"
 #include "train/tokenizer/tokenizer_parts.h"
 
@@ -262,7 +263,7 @@ static zero_status_t load(const char *path, json_t **root)
 {
     json_error_t error;
     struct stat info;
-    int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY);
+    int fd = ZERO_RETRY(open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY));
     if (fd < 0)
         return report_error(ZERO_ERROR_FORMAT, "cannot read '%s': %s", path, strerror(errno));
     bool is_file = fstat(fd, &info) == 0 && S_ISREG(info.st_mode);

@@ -7,6 +7,7 @@
 
 #include "base/log.h"
 #include "zero/disk/safetensors.h"
+#include "base/json_build.h"
 
 #define LENGTH_BYTES 8
 /* Data begins at a multiple of this, as in files of Hugging Face's own writer. */
@@ -43,7 +44,7 @@ static bool append(builder_t *b, int file, zero_tensor_t t, zero_kept_t kept)
     uint64_t begin = b->data_bytes[file], end = begin + tensor->n_elems * b->layout->element_bytes[kept];
     json_t *shape = json_array();
     for (int d = 0; d < tensor->n_dims; d++)
-        json_array_append_new(shape, json_integer(tensor->shape[d]));
+        zero_json_append(&shape, json_integer(tensor->shape[d]));
     snprintf(name, sizeof name, "%s%s", tensor->name, zero_kept_suffixes[kept]);
     json_t *entry = json_pack("{s:s, s:o, s:[I, I]}", "dtype", kept == ZERO_KEPT_WEIGHTS ? b->dtype_name : "F32",
                               "shape", shape, "data_offsets", (json_int_t)begin, (json_int_t)end);
@@ -164,7 +165,7 @@ json_t *zero_checkpoint_index(const zero_checkpoint_layout_t *layout, const zero
 {
     json_t *map = json_object();
     for (zero_tensor_t t = 0; t < model->n_tensors; t++)
-        json_object_set_new(map, model->tensors[t].name,
-                            json_string(layout->files[layout->arrays[t][ZERO_KEPT_WEIGHTS].file].name));
+        zero_json_set(&map, model->tensors[t].name,
+                      json_string(layout->files[layout->arrays[t][ZERO_KEPT_WEIGHTS].file].name));
     return json_pack("{s:{s:I}, s:o}", "metadata", "total_size", (json_int_t)layout->weight_bytes, "weight_map", map);
 }

@@ -12,6 +12,7 @@
 #include "zero/checkpoint/checkpoint_state.h"
 #include "zero/disk/safetensors.h"
 #include "zero/engine/engine_state.h"
+#include "zero/checkpoint/weights_directory.h"
 #include "zero/optimizer/optimizer.h"
 #include "base/files.h"
 #include "base/log.h"
@@ -22,6 +23,7 @@ typedef struct loader {
     const zero_checkpoint_t *checkpoint;
     const zero_model_t *model;
     zero_names_t declared;
+    zero_names_t bare; /* the same without prefix, of a partial load, which compares names as zero_load_weights does */
     zero_safetensors_source_t (
         *sources)[ZERO_N_KEPT]; /* by tensor; weights only of those without master weights, which contain them */
     bool takes_weights;         /* from the files that are opened now */
@@ -39,6 +41,23 @@ static const char *declared_name(const void *user, size_t i)
     return model->tensors[i].name;
 }
 
+static const char *bare_name(const void *user, size_t i)
+{
+    return zero_weights_bare_name(declared_name(user, i));
+}
+
+/* Returns the number of the declared tensor of that name; that of declared.n_names: none. */
+static size_t find_declared(const loader_t *loader, const char *name, size_t n_bytes)
+{
+    const zero_names_t *declared = &loader->declared, *bare = &loader->bare;
+    size_t at = zero_names_find(declared, name, n_bytes);
+    if (at < declared->n_names || !loader->partial)
+        return at < declared->n_names ? declared->names[at].index : at;
+    const size_t n_prefix = (size_t)(zero_weights_bare_name(name) - name);
+    at = n_prefix <= n_bytes ? zero_names_find(bare, name + n_prefix, n_bytes - n_prefix) : bare->n_names;
+    return at < bare->n_names ? bare->names[at].index : declared->n_names;
+}
+
 /* Finds the declared tensor's array with that name; NULL if there is none. At most one fits, because no suffix is the
  * end of another. */
 static zero_safetensors_source_t *find_source(const loader_t *loader, const char *name, zero_tensor_t *tensor)
@@ -49,10 +68,10 @@ static zero_safetensors_source_t *find_source(const loader_t *loader, const char
         size_t n_suffix = strlen(zero_kept_suffixes[kept]);
         if (n_bytes < n_suffix || strcmp(name + n_bytes - n_suffix, zero_kept_suffixes[kept]) != 0)
             continue;
-        size_t at = zero_names_find(&loader->declared, name, n_bytes - n_suffix);
-        if (at == loader->declared.n_names)
+        size_t found = find_declared(loader, name, n_bytes - n_suffix);
+        if (found == loader->declared.n_names)
             return NULL;
-        *tensor = (zero_tensor_t)loader->declared.names[at].index;
+        *tensor = (zero_tensor_t)found;
         return &loader->sources[*tensor][kept];
     }
     return NULL;
@@ -184,6 +203,8 @@ static zero_status_t find_arrays(loader_t *loader)
     if (!loader->sources || !loader->files)
         return zero_fail(ZERO_ERROR_MEMORY, "no memory to load '%s'", loader->checkpoint->path);
     ZERO_TRY(zero_names_create((size_t)loader->model->n_tensors, declared_name, loader->model, &loader->declared));
+    if (loader->partial)
+        ZERO_TRY(zero_names_create((size_t)loader->model->n_tensors, bare_name, loader->model, &loader->bare));
     ZERO_TRY(take_files(loader, ZERO_OPTIMIZER_PREFIX));
     ZERO_TRY(take_weights(loader));
     ZERO_TRY(check_complete(loader));
@@ -196,8 +217,7 @@ static zero_status_t find_arrays_on_all_ranks(zero_comm_t *comm, loader_t *loade
     zero_status_t status = ZERO_OK;
     if (comm->rank == 0)
         status = find_arrays(loader);
-    ZERO_TRY(zero_comm_broadcast(comm, &status, sizeof status, 0));
-    ZERO_TRY(status);
+    ZERO_TRY(zero_comm_tell_status(comm, status));
     return zero_comm_agree(comm, comm->rank == 0 ? ZERO_OK : find_arrays(loader));
 }
 
@@ -296,6 +316,7 @@ static void destroy(loader_t *loader)
         zero_safetensors_close(&loader->files[i]);
     free(loader->files);
     zero_names_destroy(&loader->declared);
+    zero_names_destroy(&loader->bare);
     free(loader->sources);
     free(loader->found);
 }
@@ -315,6 +336,18 @@ static zero_status_t load(zero_engine_t *engine, loader_t *loader)
     return zero_engine_set_step_state(engine, "zero_load", step, &state);
 }
 
+/* Adam's bias correction is that of the whole model's step count, and a new tensor's moments begin at zero. */
+static void warn_new(const zero_context_t *context, const zero_partial_t *counts)
+{
+    const bool corrects =
+        context->config.optimizer == ZERO_OPTIMIZER_ADAMW || context->config.optimizer == ZERO_OPTIMIZER_ADAMW8BIT;
+    if (corrects && counts->n_kept > 0 && context->host_comm->rank == 0)
+        zero_log(ZERO_LOG_WARNING,
+                 "%d tensors are not in the checkpoint: AdamW goes on with its step count, so their first updates are "
+                 "larger than in a new run (lr_scale of zero_set_group makes them smaller)",
+                 counts->n_kept);
+}
+
 /* missing: the argument that was NULL, if one was. partial: NULL if every tensor must be there, and no other. */
 static zero_status_t load_by(zero_engine_t *engine, const char *call, const zero_checkpoint_t *checkpoint,
                              const char *missing, zero_partial_t *partial)
@@ -332,8 +365,10 @@ static zero_status_t load_by(zero_engine_t *engine, const char *call, const zero
     zero_context_enter(context, call);
     zero_status_t status = load(engine, &loader);
     destroy(&loader);
-    if (status == ZERO_OK && partial)
+    if (status == ZERO_OK && partial) {
         *partial = counts;
+        warn_new(context, &counts);
+    }
     return zero_comm_leave(context->host_comm, status);
 }
 

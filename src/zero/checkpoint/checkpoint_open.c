@@ -73,8 +73,7 @@ static zero_status_t open_on_all_ranks(zero_checkpoint_t *checkpoint, const char
         if (status == ZERO_OK)
             status = read_small_files(checkpoint);
     }
-    ZERO_TRY(zero_comm_broadcast(comm, &status, sizeof status, 0));
-    ZERO_TRY(status);
+    ZERO_TRY(zero_comm_tell_status(comm, status));
     ZERO_TRY(zero_comm_broadcast(comm, checkpoint->path, sizeof checkpoint->path, 0));
     if (comm->rank != 0)
         status = read_small_files(checkpoint);

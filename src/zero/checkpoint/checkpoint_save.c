@@ -27,6 +27,7 @@
 #include <unistd.h>
 
 #include "zero/checkpoint/array_writer.h"
+#include "base/threads.h"
 #include "zero/checkpoint/checkpoint_extents.h"
 #include "zero/checkpoint/host_copies.h"
 #include "zero/checkpoint/new_files.h"
@@ -186,7 +187,7 @@ static void start_phase(zero_save_t *save)
     atomic_store(&save->thread_done, false);
     sigfillset(&all);
     pthread_sigmask(SIG_SETMASK, &all, &before);
-    save->has_thread = pthread_create(&save->thread, NULL, run_thread, save) == 0;
+    save->has_thread = zero_thread_create(&save->thread, run_thread, save) == 0;
     pthread_sigmask(SIG_SETMASK, &before, NULL);
     if (!save->has_thread)
         run_thread(save);

@@ -11,6 +11,7 @@
 #include <unistd.h>
 
 #include "base/files.h"
+#include "base/retry.h"
 #include "base/log.h"
 #include "comm/comm.h"
 #include "zero/disk/checkpoint_directory.h"
@@ -176,7 +177,7 @@ static zero_status_t move_all(spread_t *s, const char *directory, uint64_t step)
 static zero_status_t find_source(spread_t *s, bool *all_have)
 {
     zero_comm_t *comm = s->comm;
-    int here = open(s->path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    int here = ZERO_RETRY(open(s->path, O_RDONLY | O_DIRECTORY | O_CLOEXEC));
     unsigned char has = here >= 0 && zero_manifest_is_there(here), *all = calloc((size_t)comm->size, 1);
     if (here >= 0)
         close(here);

@@ -91,8 +91,7 @@ static zero_status_t open_on_all_ranks(zero_comm_t *comm, const zero_model_t *mo
         status = zero_weights_open(weights, model, directory);
     if (comm->rank == 0 && status == ZERO_OK)
         status = check_head(weights);
-    ZERO_TRY(zero_comm_broadcast(comm, &status, sizeof status, 0));
-    ZERO_TRY(status);
+    ZERO_TRY(zero_comm_tell_status(comm, status));
     if (comm->rank == 0)
         warn_unknown(weights);
     else

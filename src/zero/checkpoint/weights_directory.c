@@ -17,7 +17,7 @@
 
 /* ---- names ---- */
 
-static const char *bare_name(const char *name)
+const char *zero_weights_bare_name(const char *name)
 {
     static const char *const PREFIXES[] = {"transformer.", "model."};
     for (size_t i = 0; i < sizeof PREFIXES / sizeof PREFIXES[0]; i++)
@@ -29,13 +29,13 @@ static const char *bare_name(const char *name)
 static const char *declared_name(const void *user, size_t i)
 {
     const zero_model_t *model = user;
-    return bare_name(model->tensors[i].name);
+    return zero_weights_bare_name(model->tensors[i].name);
 }
 
 zero_tensor_t zero_weights_find(const zero_weights_t *weights, const char *name)
 {
     const zero_names_t *declared = &weights->declared;
-    const char *bare = bare_name(name);
+    const char *bare = zero_weights_bare_name(name);
     size_t first = zero_names_find(declared, bare, strlen(bare));
     for (size_t i = first; i < declared->n_names && strcmp(declared->names[i].name, bare) == 0; i++)
         if (strcmp(weights->model->tensors[declared->names[i].index].name, name) == 0)
@@ -106,7 +106,7 @@ static zero_status_t take_tensor(zero_weights_t *weights, const zero_safetensors
 {
     zero_tensor_t t = zero_weights_find(weights, tensor->name);
     if (t < 0) {
-        if (strcmp(bare_name(tensor->name), HEAD_NAME) == 0)
+        if (strcmp(zero_weights_bare_name(tensor->name), HEAD_NAME) == 0)
             weights->head = (zero_safetensors_source_t){.file = file, .tensor = tensor};
         if (!is_known_extra(tensor->name))
             note_unknown(weights, tensor->name);

@@ -38,6 +38,8 @@ typedef struct zero_weights {
 zero_status_t zero_weights_open(zero_weights_t *weights, const zero_model_t *model, const char *directory);
 void zero_weights_close(zero_weights_t *weights); /* all zeros is allowed */
 
+/* Returns a name without a leading "transformer." or "model.". */
+const char *zero_weights_bare_name(const char *name);
 /* Finds the declared tensor for a name in a file; -1 if there is none. If declared tensors differ only in the prefix,
  * takes the one with exactly this name, else the first. */
 zero_tensor_t zero_weights_find(const zero_weights_t *weights, const char *name);

@@ -29,9 +29,11 @@ static zero_status_t cuda_alloc(zero_device_t *device, size_t n_bytes, void **da
     if (n_bytes == 0)
         return ZERO_OK;
     cudaError_t error = cudaMalloc(&allocated, n_bytes);
-    if (error != cudaSuccess)
+    if (error != cudaSuccess) {
+        cudaGetLastError(); /* clears the error, which the next kernel's launch would return otherwise */
         return zero_fail(ZERO_ERROR_MEMORY, "cannot allocate %zu bytes of GPU memory: %s", n_bytes,
                          cudaGetErrorString(error));
+    }
     ZERO_TRY_CUDA(cudaMemset(allocated, 0, n_bytes));
     ZERO_TRY_CUDA(cudaDeviceSynchronize());
     *data = allocated;

@@ -10,6 +10,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "base/retry.h"
 #include "zero/disk/checkpoint_listing.h"
 #include "zero/disk/checkpoint_removal.h"
 #include "base/files.h"
@@ -23,10 +24,10 @@
 /* Returns whether a save holds the directory. On file systems that cannot lock directories none is locked. */
 static bool is_locked(int parent_fd, const char *name)
 {
-    int fd = openat(parent_fd, name, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+    int fd = ZERO_RETRY(openat(parent_fd, name, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC));
     if (fd < 0)
         return false;
-    bool is_free = flock(fd, LOCK_EX | LOCK_NB) == 0 || errno != EWOULDBLOCK;
+    bool is_free = ZERO_RETRY(flock(fd, LOCK_EX | LOCK_NB)) == 0 || errno != EWOULDBLOCK;
     close(fd);
     return !is_free;
 }
@@ -93,7 +94,7 @@ static zero_status_t make_temporary(const char *parent, const char *temporary, i
         rmdir(temporary);
         return status;
     }
-    (void)flock(fd, LOCK_EX | LOCK_NB);
+    (void)ZERO_RETRY(flock(fd, LOCK_EX | LOCK_NB));
     *lock = fd;
     return zero_marker_make(fd, temporary);
 }

@@ -11,6 +11,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "base/retry.h"
 #include "base/files.h"
 #include "base/log.h"
 #include "zero/disk/manifest.h"
@@ -44,7 +45,7 @@ zero_status_t zero_marker_remove(const char *path)
 
 static int open_directory(int parent, const char *name)
 {
-    return openat(parent, name, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+    return ZERO_RETRY(openat(parent, name, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC));
 }
 
 static bool has_marker(int directory)
@@ -231,7 +232,7 @@ static zero_status_t remove_in(int parent, const char *parent_path, const char *
 
 zero_status_t zero_checkpoint_remove(const char *parent, const char *name)
 {
-    int fd = open(parent, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    int fd = ZERO_RETRY(open(parent, O_RDONLY | O_DIRECTORY | O_CLOEXEC));
     if (fd < 0)
         return zero_fail(ZERO_ERROR_IO, "cannot open the directory '%s': %s", parent, strerror(errno));
     zero_status_t status = remove_in(fd, parent, name);

@@ -16,6 +16,7 @@
 #include "base/files.h"
 #include "base/log.h"
 #include "zero/disk/safetensors.h"
+#include "base/json_build.h"
 
 #define FORMAT "libzero checkpoint"
 #define VERSION 1
@@ -48,11 +49,10 @@ zero_status_t zero_manifest_write(const zero_manifest_t *manifest, const char *d
         char hash[HASH_DIGITS + 1];
         const zero_manifest_file_t *file = &manifest->files[i];
         snprintf(hash, sizeof hash, "%016" PRIx64, file->xxh3);
-        json_object_set_new(files, file->name,
-                            json_pack("{s:I, s:s}", "bytes", (json_int_t)file->n_bytes, "xxh3", hash));
+        zero_json_set(&files, file->name, json_pack("{s:I, s:s}", "bytes", (json_int_t)file->n_bytes, "xxh3", hash));
     }
     json_t *object = json_pack("{s:s, s:i, s:o}", "format", FORMAT, "version", VERSION, "files", files);
-    zero_status_t status = json_object_size(files) == manifest->n_files
+    zero_status_t status = object && json_object_size(files) == manifest->n_files
                                ? zero_file_write_json(directory, ZERO_MANIFEST_NAME, object)
                                : zero_fail(ZERO_ERROR_MEMORY, "no memory for the manifest of '%s'", directory);
     json_decref(object);

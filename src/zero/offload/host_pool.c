@@ -6,6 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/threads.h"
 #include "base/log.h"
 
 typedef struct pool_thread {
@@ -102,7 +103,7 @@ zero_status_t zero_host_pool_create(const cpu_set_t *cores, int n_threads, int m
     while (status == ZERO_OK && made->n_running < n_threads) {
         pool_thread_t *thread = &made->threads[made->n_running];
         *thread = (pool_thread_t){.pool = made, .part = made->n_running};
-        int error = pthread_create(&thread->thread, NULL, work, thread);
+        int error = zero_thread_create(&thread->thread, work, thread);
         if (error) {
             status = zero_fail(ZERO_ERROR_MEMORY, "cannot start thread %d of %d: %s", made->n_running, n_threads,
                                strerror(error));

@@ -18,7 +18,7 @@ static const session_tensor_t BASE[] = {{"wte", 0, 2, {257, 300}, false},
 static const session_tensor_t TUNED[] = {{"wte", 0, 2, {257, 300}, false},
                                          {"h.0.w", 1, 2, {30, 41}, false},
                                          {"h.0.lora.a", 1, 2, {2, 41}, false},
-                                         {"h.0.b", 1, 1, {30}, false},
+                                         {"transformer.h.0.b", 1, 1, {30}, false},
                                          {"score", 2, 1, {5}, false}};
 static const int BASE_OF[] = {0, 1, -1, 2, -1}; /* by tensor of TUNED */
 #define N_BASE 4
