@@ -150,17 +150,13 @@ static void *run(void *user)
 void zero_start_watch_begin(zero_start_watch_t *watch, int64_t timeout_ns)
 {
     pthread_condattr_t by_clock;
-    sigset_t all, before;
     *watch = (zero_start_watch_t){.timeout_ns = timeout_ns};
     pthread_condattr_init(&by_clock);
     pthread_condattr_setclock(&by_clock, CLOCK_MONOTONIC);
     pthread_mutex_init(&watch->mutex, NULL);
     pthread_cond_init(&watch->changed, &by_clock);
     pthread_condattr_destroy(&by_clock);
-    sigfillset(&all);
-    pthread_sigmask(SIG_SETMASK, &all, &before); /* signals are for the program's own threads */
     watch->runs = zero_thread_create(&watch->thread, run, watch) == 0;
-    pthread_sigmask(SIG_SETMASK, &before, NULL);
 }
 
 void zero_start_watch_end(zero_start_watch_t *watch)

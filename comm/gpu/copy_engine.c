@@ -88,7 +88,7 @@ static mem_ops_fn_t find_mem_ops(void)
 #else
     cudaError_t error = cudaGetDriverEntryPoint("cuStreamBatchMemOp", &function, cudaEnableDefault, &found);
 #endif
-    return error == cudaSuccess && found == cudaDriverEntryPointSuccess ? (mem_ops_fn_t)function : NULL;
+    return zero_cuda_succeeds(error) && found == cudaDriverEntryPointSuccess ? (mem_ops_fn_t)function : NULL;
 }
 
 /* ---- Copies ---- */
@@ -370,10 +370,8 @@ static zero_status_t check_access(const zero_comm_t *comm, char (*bus_ids)[BUS_I
     int mine, peer, has_access;
     ZERO_TRY(TRIED(cudaGetDevice(&mine)));
     for (int i = 0; i < engine->n_peers; i++) {
-        if (cudaDeviceGetByPCIBusId(&peer, bus_ids[engine->peers[i]]) != cudaSuccess) {
-            cudaGetLastError();
+        if (!zero_cuda_succeeds(cudaDeviceGetByPCIBusId(&peer, bus_ids[engine->peers[i]])))
             return unsupported("a peer's GPU is not visible to this process");
-        }
         if (peer == mine)
             continue;
         ZERO_TRY(TRIED(cudaDeviceCanAccessPeer(&has_access, mine, peer)));

@@ -163,10 +163,11 @@ zero_status_t zero_messages_receive(zero_comm_t *comm, int rank, void *data, siz
  * whose message has begun to come cannot be cancelled: it gets a moment to end. */
 static void cancel_receives(zero_messages_t *transport)
 {
+    const int64_t end = zero_now_ns() + CANCEL_NS; /* of all together */
     for (int i = 0; i < transport->n_requests; i++)
         if (transport->receives[i] && transport->requests[i] != MPI_REQUEST_NULL &&
             MPI_Cancel(&transport->requests[i]) == MPI_SUCCESS)
-            zero_mpi_await(&transport->requests[i], CANCEL_NS);
+            zero_mpi_await(&transport->requests[i], end - zero_now_ns());
     transport->n_requests = 0;
 }
 

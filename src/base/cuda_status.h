@@ -17,6 +17,14 @@ static inline zero_status_t zero_cuda_status(zero_log_level_t level, cudaError_t
     return error == cudaErrorMemoryAllocation ? ZERO_ERROR_MEMORY : ZERO_ERROR_DEVICE;
 }
 
+/* Returns whether a call has succeeded that may fail. Its error is cleared, so that later calls do not report it. */
+static inline bool zero_cuda_succeeds(cudaError_t error)
+{
+    if (error != cudaSuccess)
+        cudaGetLastError();
+    return error == cudaSuccess;
+}
+
 /* The status of a call that returns cudaError_t. A failure is logged at `level`. */
 #define ZERO_CUDA_STATUS_AT(level, call) zero_cuda_status((level), (call), #call)
 /* The same at the level of errors. */

@@ -21,7 +21,6 @@
 
 #include <inttypes.h>
 #include <pthread.h>
-#include <signal.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -219,14 +218,10 @@ static bool wait_for_reader(data_t *data)
     return filled;
 }
 
-/* Starts the reader with all signals blocked: the main thread handles them. */
+/* Starts the reader. */
 static zero_status_t start_reader(data_t *data)
 {
-    sigset_t all, before;
-    sigfillset(&all);
-    pthread_sigmask(SIG_SETMASK, &all, &before);
     int error = zero_thread_create(&data->reader, run_reader, data);
-    pthread_sigmask(SIG_SETMASK, &before, NULL);
     if (error)
         return report_rank_error(ZERO_ERROR_MEMORY, "data: cannot start the reader thread: %s", strerror(error));
     data->has_reader = true;

@@ -19,7 +19,6 @@
  */
 #include <inttypes.h>
 #include <pthread.h>
-#include <signal.h>
 #include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
@@ -183,12 +182,8 @@ static void *run_thread(void *argument)
  * here. */
 static void start_phase(zero_save_t *save)
 {
-    sigset_t all, before;
     atomic_store(&save->thread_done, false);
-    sigfillset(&all);
-    pthread_sigmask(SIG_SETMASK, &all, &before);
     save->has_thread = zero_thread_create(&save->thread, run_thread, save) == 0;
-    pthread_sigmask(SIG_SETMASK, &before, NULL);
     if (!save->has_thread)
         run_thread(save);
 }

@@ -29,11 +29,9 @@ static zero_status_t cuda_alloc(zero_device_t *device, size_t n_bytes, void **da
     if (n_bytes == 0)
         return ZERO_OK;
     cudaError_t error = cudaMalloc(&allocated, n_bytes);
-    if (error != cudaSuccess) {
-        cudaGetLastError(); /* clears the error, which the next kernel's launch would return otherwise */
+    if (!zero_cuda_succeeds(error))
         return zero_fail(ZERO_ERROR_MEMORY, "cannot allocate %zu bytes of GPU memory: %s", n_bytes,
                          cudaGetErrorString(error));
-    }
     ZERO_TRY_CUDA(cudaMemset(allocated, 0, n_bytes));
     ZERO_TRY_CUDA(cudaDeviceSynchronize());
     *data = allocated;
@@ -81,7 +79,7 @@ static bool cuda_pci_address(zero_device_t *device, char *address, int n_bytes)
 {
     int gpu;
     (void)device;
-    if (cudaGetDevice(&gpu) != cudaSuccess || cudaDeviceGetPCIBusId(address, n_bytes, gpu) != cudaSuccess)
+    if (!zero_cuda_succeeds(cudaGetDevice(&gpu)) || !zero_cuda_succeeds(cudaDeviceGetPCIBusId(address, n_bytes, gpu)))
         return false;
     for (char *c = address; *c; c++)
         *c = (char)tolower((unsigned char)*c);
@@ -199,7 +197,7 @@ static zero_status_t cuda_event_elapsed_ms(zero_device_t *device, zero_event_t b
 static uint64_t cuda_available_bytes(const zero_device_t *device)
 {
     size_t n_free = 0, n_total = 0;
-    if (cudaMemGetInfo(&n_free, &n_total) != cudaSuccess)
+    if (!zero_cuda_succeeds(cudaMemGetInfo(&n_free, &n_total)))
         return 0;
     return n_free / (uint64_t)device->n_sharers;
 }
@@ -208,7 +206,7 @@ static void cuda_memory_bytes(const zero_device_t *device, uint64_t *free_bytes,
 {
     size_t n_free = 0, n_total = 0;
     (void)device;
-    cudaMemGetInfo(&n_free, &n_total);
+    zero_cuda_succeeds(cudaMemGetInfo(&n_free, &n_total));
     *free_bytes = n_free;
     *total_bytes = n_total;
 }
@@ -311,7 +309,7 @@ static const zero_device_ops_t cuda_ops = {
 int zero_device_cuda_count(void)
 {
     int n_gpus = 0;
-    return cudaGetDeviceCount(&n_gpus) == cudaSuccess ? n_gpus : 0;
+    return zero_cuda_succeeds(cudaGetDeviceCount(&n_gpus)) ? n_gpus : 0;
 }
 
 static zero_status_t too_few_gpus(int n_gpus, int n_ranks)

@@ -844,11 +844,39 @@ static bool fp8_large(void)
 /* ---- All of them ---------------------------------------------------------------------------------------------------
  */
 
+/* What libzero's device does when there is no memory: the next kernel is not to blame. */
+static bool a_failed_allocation_fails_no_later_kernel(void)
+{
+    zero_comm_t *comm = NULL;
+    zero_device_t *device = NULL;
+    zero_config_t config = zero_config_default();
+    zero_model_t *model = NULL;
+    zero_engine_t *engine = NULL;
+    zero_unit_t unit;
+    zero_tensor_t tensor;
+    void *data;
+    const zero_tensor_desc_t desc = {
+        .name = "w", .n_dims = 1, .shape = {1000}, .init = ZERO_INIT_NORMAL, .init_std = 1.0f};
+    bool holds = zero_comm_create(ZERO_COMM_AUTO, &comm) == ZERO_OK &&
+                 zero_device_create(ZERO_DEVICE_CUDA, comm, &device) == ZERO_OK &&
+                 zero_model_create(&model) == ZERO_OK && zero_model_add_unit(model, "u", &unit) == ZERO_OK &&
+                 zero_model_add_tensor(model, unit, &desc, &tensor) == ZERO_OK &&
+                 zero_engine_create(comm, device, model, &config, &engine) == ZERO_OK;
+    holds = holds && zero_alloc(engine, ZERO_MEMORY_DATA, (size_t)1 << 45, &data) != ZERO_OK;
+    holds = holds && cudaPeekAtLastError() == cudaSuccess && zero_init_parameters(engine) == ZERO_OK;
+    zero_engine_destroy(engine);
+    zero_model_destroy(model);
+    zero_device_destroy(device);
+    zero_comm_destroy(comm);
+    return holds;
+}
+
 static const struct {
     const char *claim;
     bool (*check)(void);
     bool is_large;
 } claims[] = {
+    {"a failed allocation fails no later kernel", a_failed_allocation_fails_no_later_kernel, false},
     {"AdamW: the CPU's bits over segments of any size, start and alignment", adam_of_any_segments, false},
     {"SGD, Nesterov's and Lion: likewise", others_of_any_segments, false},
     {"optimizers: a skipped step writes nothing", updates_skip, false},
