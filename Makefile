@@ -132,7 +132,7 @@ endif
 all: $(addprefix $(BUILD)/,zerotrain libzero.a libzero.so zero.pc zero-config-version.cmake) $(EXAMPLES)
 objects: $(filter-out %.cu.o,$(LIB_OBJ) $(MODEL_OBJ) $(TRAIN_OBJ))
 tests-objects: $(call objects_of,$(wildcard tests/support/*.c tests/support/*/*.c tests/unit/*/*.c examples/*.c \
-                 $(addprefix tests/,$(addsuffix /*.c,project mpi bench fuzz))))
+                 $(addprefix tests/,$(addsuffix /*.c,project mpi bench fuzz random))))
 tests: all $(TESTS) $(MPI_TESTS)
 
 # $(call link,LIBRARIES): links the objects and archives that the target depends on.

@@ -1,13 +1,11 @@
 /* failing.c - a library for LD_PRELOAD in which one call of the program's fails, for tests/random/faults.
  *
- *     FAIL_CALL=NAME   malloc (any allocation), open, write, rename, fsync, mmap, fallocate, mkdir ...: the rows of CALLS
- *     FAIL_NTH=N       the N-th call of that name, from 1; 0: none
- *     FAIL_ERRNO=E     what it fails with
- *     FAIL_RANK=R      only in this rank
- *     FAIL_COUNT=FILE  appends "NAME N" for each name at the end: how many calls there were
+ *     FAIL_CALL=NAME   malloc (any allocation), open, write, rename, fsync, mmap, fallocate, mkdir ...: the rows of
+ * CALLS FAIL_NTH=N       the N-th call of that name, from 1; 0: none FAIL_ERRNO=E     what it fails with FAIL_RANK=R
+ * only in this rank FAIL_COUNT=FILE  appends "NAME N" for each name at the end: how many calls there were
  *
- * Calls count if the program zerotrain makes them, or a small library on its behalf (jansson, iniparser, PCRE2, xxHash),
- * not MPI's or the loader's.
+ * Calls count if the program zerotrain makes them, or a small library on its behalf (jansson, iniparser, PCRE2,
+ * xxHash), not MPI's or the loader's.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -28,7 +26,8 @@ extern void *__libc_calloc(size_t n, size_t size);
 extern void *__libc_realloc(void *data, size_t n);
 extern void *__libc_memalign(size_t align, size_t n);
 
-#define CALLS(X) X(malloc) X(open) X(read) X(write) X(rename) X(fsync) X(mmap) X(fallocate) X(ftruncate) X(mkdir) X(unlink)
+#define CALLS(X)                                                                                                       \
+    X(malloc) X(open) X(read) X(write) X(rename) X(fsync) X(mmap) X(fallocate) X(ftruncate) X(mkdir) X(unlink)
 #define NAME(call) CALL_##call,
 enum { CALLS(NAME) N_CALLS };
 #define TEXT(call) #call,
@@ -156,12 +155,12 @@ void *mmap64(void *at, size_t n, int protection, int flags, int fd, off_t offset
         }                                                                                                              \
         return FAILS(open) ? -1 : (int)syscall(SYS_openat, directory, path, flags, mode);                              \
     }
-int open(const char *path, int flags, ...) OPENS(open, AT_FDCWD)
-int open64(const char *path, int flags, ...) OPENS(open64, AT_FDCWD)
-int openat(int directory, const char *path, int flags, ...) OPENS(openat, directory)
-int openat64(int directory, const char *path, int flags, ...) OPENS(openat64, directory)
+int open(const char *path, int flags, ...) OPENS(open, AT_FDCWD) int open64(const char *path, int flags, ...)
+    OPENS(open64, AT_FDCWD) int openat(int directory, const char *path, int flags, ...)
+        OPENS(openat, directory) int openat64(int directory, const char *path, int flags, ...)
+            OPENS(openat64, directory)
 
-ssize_t read(int fd, void *data, size_t n)
+                ssize_t read(int fd, void *data, size_t n)
 {
     return FAILS(read) ? -1 : syscall(SYS_read, fd, data, n);
 }
