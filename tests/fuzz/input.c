@@ -58,8 +58,13 @@ void fuzz_refused(zero_status_t status)
 {
     fflush(listener);
     size_t n_lines = 0;
+    const char *line = said;
     for (const char *c = said; *c; c++) {
-        n_lines += *c == '\n';
+        /* A line about keys of config.json is no refusal. */
+        if (*c == '\n') {
+            n_lines += memmem(line, (size_t)(c - line), "keys that are not known", 23) == NULL;
+            line = c + 1;
+        }
         FUZZ_REQUIRE(*c == '\n' || ((unsigned char)*c >= 0x20 && *c != 0x7f), "a control character, %d", *c);
     }
     FUZZ_REQUIRE(n_lines == 1, "%s was said in %zu lines", zero_status_name(status), n_lines);
