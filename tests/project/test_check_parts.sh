@@ -9,7 +9,7 @@ cd "$(dirname "${BASH_SOURCE[0]}")/../.." || exit 1
 # shellcheck source=tests/support/claims.sh
 source tests/support/claims.sh
 tree=$scratch/tree
-mkdir -p "$tree"/launch "$tree"/tests/{hosts,reference} "$scratch/bin" "$tree/.ci"
+mkdir -p "$tree"/launch "$tree"/tests/{hosts,random,reference} "$scratch/bin" "$tree/.ci"
 cp launch/check launch/setup.sh "$tree/launch/"
 cp .ci/run "$tree/.ci/" 2>/dev/null
 printf '#!/bin/sh\necho installed\n' >"$scratch/bin/dpkg-query"
@@ -24,7 +24,7 @@ part_script()
     case $1 in
     slurm) echo "$tree/tests/hosts/slurm" ;;
     elastic) echo "$tree/tests/run-all" ;;
-    hosts | reference) echo "$tree/tests/$1/run" ;;
+    random | hosts | reference) echo "$tree/tests/$1/run" ;;
     *) echo "$tree/tests/$1" ;;
     esac
 }
@@ -33,7 +33,7 @@ part_script()
 parts()
 {
     local part file
-    for part in build lint tests valgrind sanitize elastic hosts slurm fuzz reference; do
+    for part in build lint tests valgrind sanitize elastic random hosts slurm fuzz reference; do
         file=$(part_script $part)
         printf '#!/bin/bash\necho "%s: 1 passed, 0 failed, 0 skipped"\n' $part >"$file"
         chmod +x "$file"
@@ -85,7 +85,7 @@ is_gone()
 parts
 claim "without arguments it runs the quick parts" runs 0 "build 1 0 0, lint 1 0 0, tests 1 0 0, valgrind 1 0 0"
 claim "slow names the slow parts, the most valuable first" \
-    runs 0 "build 1 0 0, sanitize 1 0 0, elastic 1 0 0, hosts 1 0 0, slurm 1 0 0, fuzz 1 0 0, reference 1 0 0" slow
+    runs 0 "build 1 0 0, sanitize 1 0 0, elastic 1 0 0, random 1 0 0, hosts 1 0 0, slurm 1 0 0, fuzz 1 0 0, reference 1 0 0" slow
 parts lint='exit 3'
 claim "a part without counts fails by its exit code, and the next ones run" \
     runs 1 "build 1 0 0, lint 0 1 0, tests 1 0 0, valgrind 1 0 0"
@@ -100,7 +100,7 @@ chmod +x "$hang"
 parts sanitize="$hang & $hang"
 export ZERO_CHECK_LIMIT=10
 claim "a part that exceeds its share is ended; the others run" takes 1 9 \
-    runs 1 "build 1 0 0, sanitize 0 1 0, elastic 1 0 0, hosts 1 0 0, slurm 1 0 0, fuzz 1 0 0, reference 1 0 0" slow
+    runs 1 "build 1 0 0, sanitize 0 1 0, elastic 1 0 0, random 1 0 0, hosts 1 0 0, slurm 1 0 0, fuzz 1 0 0, reference 1 0 0" slow
 claim "a part that was ended leaves no process behind" is_gone "$hang"
 says_the_share() { grep -q '^FAILED: sanitize was ended: its share of 10 s is [1234] s$' "$scratch/out"; }
 claim "a line names the part that exceeded its share, and the share" says_the_share

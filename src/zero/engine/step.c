@@ -8,9 +8,13 @@
 zero_status_t zero_step(zero_engine_t *engine, float lr, const double *local_loss, zero_stream_t stream)
 {
     ZERO_REQUIRE(engine);
-    ZERO_TRY(zero_engine_check_weights(engine, "zero_step"));
-    engine->partial_weights_were_logged = false;
-    return zero_update_step(engine->update, lr, local_loss, &engine->weights_are_partial, stream);
+    const bool were_partial = engine->weights_are_partial;
+    if (were_partial && engine->context.progress.micro_step == engine->context.config.micro_steps)
+        return zero_engine_check_weights(engine, "zero_step"); /* it has failed before */
+    zero_status_t status = zero_update_step(engine->update, lr, local_loss, &engine->weights_are_partial, stream);
+    if (engine->weights_are_partial && !were_partial)
+        engine->partial_weights_were_logged = false;
+    return status;
 }
 
 zero_status_t zero_step_wait(zero_engine_t *engine, zero_step_result_t *result)

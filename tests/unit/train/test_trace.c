@@ -449,14 +449,16 @@ START_TEST(a_run_that_diverges_leaves_the_trace_of_all_ranks)
 }
 END_TEST
 
-/* Rank 0 finds the disk full when step 1 is written; the others do not write. */
-START_TEST(a_rank_that_fails_alone_leaves_its_own_part)
+/* Rank 0 finds the disk full when step 1 is written; all ranks stop after the same step. */
+START_TEST(a_run_that_a_full_disk_stops_leaves_its_trace)
 {
     expect_run(1, 2, "--trace trace.json --set log.metrics=/dev/full");
     char *text = read_scratch("trace.json");
     read_trace_t trace = read_trace(text);
-    ck_assert_uint_eq(count(&trace, 0, "update", 1), 1);
-    ck_assert_uint_eq(count(&trace, 0, "update", 2), 0);
+    for (int rank = 0; rank < 2; rank++) {
+        ck_assert_uint_eq(count(&trace, rank, "update", 1), 1);
+        ck_assert_uint_eq(count(&trace, rank, "update", 3), 0);
+    }
     forget(&trace);
     free(text);
 }
@@ -590,7 +592,7 @@ static Suite *suite(void)
     tcase_add_test(runs, a_trace_changes_no_bit);
     tcase_add_test(runs, a_paced_run_has_a_host_span_for_each_part_of_a_step);
     tcase_add_test(failures, a_run_that_diverges_leaves_the_trace_of_all_ranks);
-    tcase_add_test(failures, a_rank_that_fails_alone_leaves_its_own_part);
+    tcase_add_test(failures, a_run_that_a_full_disk_stops_leaves_its_trace);
     tcase_add_test(failures, a_full_disk_is_named);
     tcase_add_test(own, too_many_spans_keep_the_last_steps_and_a_line_says_so);
     tcase_add_test(own, a_unit_has_the_name_it_was_declared_with);

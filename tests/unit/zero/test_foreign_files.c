@@ -9,11 +9,19 @@
 
 #include "tests/support/checkpoint_session.h"
 
+/* Every test saves step 0 beside an earlier run's step 5, which is removed with a line that says so. */
+static void on_other_line(void *user, zero_log_level_t level, int rank, const char *line)
+{
+    if (!strstr(line, "of an earlier run that went further than step 0"))
+        on_line(user, level, rank, line);
+}
+
 /* ck/step-00000005 is an earlier checkpoint. */
 static void set_up(void)
 {
     scratch_open();
     listen_to_log();
+    zero_log_set(ZERO_LOG_WARNING, on_other_line, NULL);
     session_t session = session_open_filled(3, ZERO_BF16);
     ck_assert_int_eq(session_save(&session, path_of("ck"), &session_plain), ZERO_OK);
     session_close(&session);
