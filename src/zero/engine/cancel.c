@@ -25,6 +25,7 @@ static zero_status_t cancel(zero_engine_t *engine)
 {
     zero_context_t *context = &engine->context;
     zero_progress_t *progress = &context->progress;
+    const bool has_begun = progress->in_pass || progress->micro_step > 0;
     ZERO_TRY(compare_places(context, engine->acquired));
     ZERO_TRY(zero_engine_quiesce(engine));
     zero_parameters_cancel(engine->parameters);
@@ -36,7 +37,7 @@ static zero_status_t cancel(zero_engine_t *engine)
     progress->in_pass = false;
     progress->micro_step = 0;
     progress->hook_failure = ZERO_OK;
-    return zero_engine_check_weights(engine, "zero_cancel");
+    return has_begun ? zero_engine_check_weights(engine, "zero_cancel") : ZERO_OK;
 }
 
 zero_status_t zero_cancel(zero_engine_t *engine)
