@@ -5,6 +5,7 @@ tokenizers and jinja2.
 
 Prints "ok: claim" or "FAILED: claim" for each."""
 
+import gzip
 import json
 import os
 import random
@@ -180,9 +181,88 @@ def bad_input_is_one_line():
         assert code == 1 and says in said and "Traceback" not in said, said
 
 
+def a_run_does_not_continue_with_another_template():
+    os.makedirs(path_of("dialogues"), exist_ok=True)
+    for i in range(8):
+        with open(path_of("dialogues/%d.jsonl" % i), "w", encoding="utf-8") as file:
+            for text in lines()[:1500]:
+                file.write(json.dumps({"messages": [{"role": "user", "content": text}, {"role": "assistant", "content": text}]}) + "\n")
+    first = subprocess.Popen([TOOL, "-t", "bpe", "-o", "turned.tokens", "--chat", "--jobs", "1", "dialogues"], cwd=SCRATCH,
+                             stderr=subprocess.DEVNULL, start_new_session=True)
+    limit = time.monotonic() + 120
+    while first.poll() is None and time.monotonic() < limit:
+        if os.path.exists(path_of("turned.tokens.unfinished/state.json")):
+            os.killpg(first.pid, signal.SIGKILL)
+        time.sleep(0.01)
+    first.wait()
+    assert first.returncode == -signal.SIGKILL, "it was not killed in time"
+    before = read("bpe/chat_template.jinja")
+    with open(path_of("bpe/chat_template.jinja"), "w", encoding="utf-8") as file:
+        file.write("{% for m in messages %}[{{ m.role }}] {{ m.content }}{{ eos_token }}{% endfor %}"
+                   "{% if add_generation_prompt %}[assistant] {% endif %}")
+    code, said = run("-t", "bpe", "-o", "turned.tokens", "--chat", "dialogues")
+    must_run("-t", "bpe", "-o", "fresh.tokens", "--chat", "dialogues")
+    with open(path_of("bpe/chat_template.jinja"), "wb") as file:
+        file.write(before)
+    assert code == 0 and "begun anew" in said, said
+    assert read("turned.tokens") == read("fresh.tokens")
+
+
+def what_is_no_text_is_left_out_and_counted():
+    os.makedirs(path_of("mixed"), exist_ok=True)
+    with gzip.open(path_of("mixed/a.JSONL.gz"), "wb") as file:
+        file.write(b'{"text": "one line"}\n')
+    for name, content in (("b.png", bytes(range(256)) * 8), ("c.txt", "wide".encode("utf-16")), ("d.txt", b"plain text")):
+        with open(path_of("mixed/" + name), "wb") as file:
+            file.write(content)
+    for _ in range(2):  # the second time with the first one's output in the folder
+        code, said = run("-t", "bpe", "-o", "mixed/out.tokens", "mixed")
+        assert code == 0 and "UTF-16" in said and "b.png" in said, said
+        check_documents("mixed/out.tokens", ["one line", "plain text"],
+                        tokenizers.Tokenizer.from_file(path_of("bpe/tokenizer.json")))
+    code, said = run("-t", "bpe", "-o", "bad.tokens", "mixed/b.png")
+    assert code == 1 and "no text" in said, said
+
+
+def a_large_text_is_the_same_in_pieces():
+    text = "\n".join(lines() * 3)
+    with open(path_of("large.txt"), "w", encoding="utf-8") as file:
+        file.write(text)
+    must_run("-t", "bpe", "-o", "pieces.tokens", "large.txt")
+    must_run("-t", "bpe", "-o", "whole.tokens", "--whole", "--jobs", "1", "large.txt")
+    assert len(text.encode()) > 5 << 20 and read("pieces.tokens") == read("whole.tokens")
+
+
+def bad_lines_have_numbers_and_can_be_skipped():
+    with open(path_of("bad.jsonl"), "w", encoding="utf-8") as file:
+        file.write('{"text": "good"}\n\n{"text": 3}\nnot JSON\n{"text": "lone \\ud800 half"}\n')
+    code, said = run("-t", "bpe", "-o", "bad.tokens", "bad.jsonl")
+    assert code == 1 and "line 3" in said, said
+    code, said = run("-t", "bpe", "-o", "bad.tokens", "--skip-bad-lines", "bad.jsonl")
+    assert code == 0 and "skipped 2 bad lines" in said and "line 3" in said and "1 characters are U+FFFD" in said, said
+    check_documents("bad.tokens", ["good", "lone \ufffd half"], tokenizers.Tokenizer.from_file(path_of("bpe/tokenizer.json")))
+
+
+def roles_and_ends_are_told():
+    with open(path_of("foreign.jsonl"), "w", encoding="utf-8") as file:
+        file.write('{"messages": [{"role": "human", "content": "a"}, {"role": "gpt", "content": "b"}]}\n')
+    code, said = run("-t", "bpe", "-o", "foreign.tokens", "--chat", "foreign.jsonl")
+    assert code == 1 and "gpt (1), human (1)" in said, said
+    for config, says in (({"eos_token": "<|typo|>"}, "'<|typo|>' is not in the vocabulary"),):
+        os.makedirs(path_of("named"), exist_ok=True)
+        with open(path_of("named/tokenizer.json"), "wb") as file:
+            file.write(read("bpe/tokenizer.json"))
+        with open(path_of("named/tokenizer_config.json"), "w", encoding="utf-8") as file:
+            json.dump(config, file)
+        code, said = run("-t", "named", "-o", "named.tokens", "--field", "body", "lines.jsonl")
+        assert code == 1 and says in said, said
+
+
 CLAIMS = [own_tokenizer_is_the_same_twice, texts_are_encoded_as_by_the_library, lines_are_encoded_as_by_the_library,
           jobs_do_not_change_the_bytes, a_killed_run_continues_to_the_same_bytes, answers_alone_count,
-          zerotrain_takes_the_files_with_their_tokenizer_only, bad_input_is_one_line]
+          zerotrain_takes_the_files_with_their_tokenizer_only, bad_input_is_one_line,
+          a_run_does_not_continue_with_another_template, what_is_no_text_is_left_out_and_counted,
+          a_large_text_is_the_same_in_pieces, bad_lines_have_numbers_and_can_be_skipped, roles_and_ends_are_told]
 
 write_texts()
 for claim in CLAIMS:
