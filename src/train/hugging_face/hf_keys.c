@@ -198,10 +198,17 @@ static bool is_equal(const json_t *first, const json_t *second)
     return json_equal(first, second);
 }
 
+/* transformers has two names for one activation function. */
+static bool is_silu(const json_t *value)
+{
+    const char *name = json_string_value(value);
+    return name && (strcmp(name, "silu") == 0 || strcmp(name, "swish") == 0);
+}
+
 static zero_status_t check_value(const char *path, const char *key, const json_t *value, const char *wanted)
 {
     json_t *only = json_loads(wanted, JSON_DECODE_ANY, NULL);
-    bool is_good = is_equal(value, only);
+    bool is_good = is_equal(value, only) || (is_silu(value) && is_silu(only));
     json_decref(only);
     return is_good ? ZERO_OK : hf_keys_refuse(path, key, value, wanted);
 }

@@ -490,8 +490,9 @@ START_TEST(ordinary_files_are_read_without_a_word)
         {"qwen3", /* Qwen3 */
          ", \"attention_bias\": false, \"head_dim\": 128, \"max_window_layers\": 28, \"rope_scaling\": null, "
          "\"sliding_window\": null, \"use_sliding_window\": false, \"_attn_implementation_autoset\": true"},
-        {"mistral", /* Mistral 7B v0.3 */
-         ", \"_name_or_path\": \"mistral\", \"sliding_window\": null, \"rope_theta\": 1000000.0, "
+        {"mistral", /* Mistral 7B v0.3, with the other name of silu */
+         ", \"_name_or_path\": \"mistral\", \"hidden_act\": \"swish\", \"sliding_window\": null, \"rope_theta\": "
+         "1000000.0, "
          "\"num_key_value_heads\": 8, \"output_attentions\": false, \"return_dict\": true"},
     };
     write_member(FILES[_i].model_type, FILES[_i].more);
