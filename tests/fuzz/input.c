@@ -54,15 +54,23 @@ static void listen(void)
     zero_log_set(ZERO_LOG_DEBUG, on_library_line, NULL);
 }
 
+/* Whether a line is "'FILE': keys that are not known ...", which is no refusal. Looked for behind the first "': "
+ * alone: libFuzzer learns the words that are compared and puts them into names and values, which refusals quote. */
+static bool names_keys(const char *line, size_t n_bytes)
+{
+    static const char words[] = "': keys that are not known";
+    const char *quote = memmem(line, n_bytes, words, 3);
+    return quote && strncmp(quote, words, strlen(words)) == 0;
+}
+
 void fuzz_refused(zero_status_t status)
 {
     fflush(listener);
     size_t n_lines = 0;
     const char *line = said;
     for (const char *c = said; *c; c++) {
-        /* A line about keys of config.json is no refusal. */
         if (*c == '\n') {
-            n_lines += memmem(line, (size_t)(c - line), "keys that are not known", 23) == NULL;
+            n_lines += !names_keys(line, (size_t)(c - line));
             line = c + 1;
         }
         FUZZ_REQUIRE(*c == '\n' || ((unsigned char)*c >= 0x20 && *c != 0x7f), "a control character, %d", *c);

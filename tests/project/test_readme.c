@@ -172,9 +172,9 @@ static char *sources; /* all of them, one after another */
 
 static void read_sources(void)
 {
-    static const char *const PATTERNS[] = {"include/*.h",       "comm/*.[ch]",    "comm/*/*.[ch]",  "kernels/*.h",
-                                           "kernels/*/*.[ch]",  "src/*/*.[ch]",   "src/*/*/*.[ch]", "examples/*.c",
-                                           "tests/support/*.h", "python/*/*/*.py"};
+    static const char *const PATTERNS[] = {"include/*.h",       "comm/*.[ch]",     "comm/*/*.[ch]",  "kernels/*.h",
+                                           "kernels/*/*.[ch]",  "src/*/*.[ch]",    "src/*/*/*.[ch]", "examples/*.c",
+                                           "tests/support/*.h", "python/*/*/*.py", "launch/*/*.py"};
     size_t n_bytes;
     FILE *file = open_memstream(&sources, &n_bytes);
     for (size_t i = 0; i < sizeof PATTERNS / sizeof PATTERNS[0]; i++) {
