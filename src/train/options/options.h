@@ -13,6 +13,7 @@
 
 #define OPTIONS_MAX_PATH 4096
 #define OPTIONS_MAX_HEAD_DIM (1 << 16)
+#define OPTIONS_MAX_KEYS 192
 #define OPTIONS_MAX_RUNS 64     /* in a report */
 #define OPTIONS_SEQ_LEN 1024    /* unless it is set, or a table of positions in init says otherwise */
 #define OPTIONS_FP8_MULTIPLE 16 /* of every extent of a product in fp8 */
@@ -145,7 +146,8 @@ typedef struct options {
         int n_runs;
         char output[OPTIONS_MAX_PATH]; /* --output */
     } report;
-    char config_path[OPTIONS_MAX_PATH]; /* generate: of the checkpoint */
+    char config_path[OPTIONS_MAX_PATH];    /* generate: of the checkpoint */
+    uint64_t given[OPTIONS_MAX_KEYS / 64]; /* a bit for each row of option_rows: set by the user; option_is_given() */
 } options_t;
 
 typedef enum options_action { OPTIONS_RUN, OPTIONS_EXIT_OK } options_action_t;

@@ -46,6 +46,8 @@ extern const option_row_t option_rows[];
 extern const int n_option_rows;
 
 const option_row_t *option_row_find(const char *section, const char *key); /* NULL: there is none */
+/* Whether the user has set the key, also to its default, and not to the value that derives it. */
+bool option_is_given(const options_t *options, const option_row_t *row);
 bool option_begins_section(const option_row_t *row);
 bool option_section_exists(const char *section);
 

@@ -232,8 +232,11 @@ zero_status_t options_set(options_t *options, const char *where, const char *sec
 {
     const option_row_t *row = option_row_find(section, key);
     char problem[OPTION_MAX_PROBLEM];
-    if (row && set_field(row, text, options, problem))
+    if (row && set_field(row, text, options, problem)) {
+        if (!is_derived(row, text))
+            options->given[(row - option_rows) / 64] |= (uint64_t)1 << ((row - option_rows) % 64);
         return ZERO_OK;
+    }
     if (row)
         return report_error(ZERO_ERROR_USAGE, "%s: [%s] %s: %s", where, section, key, problem);
     if (!option_section_exists(section)) {
@@ -242,6 +245,11 @@ zero_status_t options_set(options_t *options, const char *where, const char *sec
     }
     suggest_key(section, key, problem, sizeof problem);
     return report_error(ZERO_ERROR_USAGE, "%s: unknown key '" SHOWN "' in [%s]%s", where, key, section, problem);
+}
+
+bool option_is_given(const options_t *options, const option_row_t *row)
+{
+    return options->given[(row - option_rows) / 64] >> ((row - option_rows) % 64) & 1;
 }
 
 /* ---- Value to text ---- */

@@ -22,7 +22,7 @@
         .pass = 3.6e12 * (bandwidth) / 4.8, .cast = 3.9e12 * (bandwidth) / 4.8, .adam = 4.2e12 * (bandwidth) / 4.8,    \
         .kernel_s = 3e-6, .wait_s = 8e-6, .link = 300e9 * (nvlink) / 900, .nccl = 180e9 * (nvlink) / 900,              \
         .network = 45e9, .link_lost = 0.05, .nccl_lost = 0.4, .awake = 0.03, .pcie = pcie_, .host_pcie = 3 * (pcie_),  \
-        .host_adam = 206e9, .host_memory = 160e9                                                                       \
+        .host_adam = 206e9, .host_memory = 123e9                                                                       \
     }
 
 const fit_rates_t fit_rates_table[] = {

@@ -225,7 +225,7 @@ static double copy_s(const fit_machine_t *machine, copies_t c)
     const fit_rates_t *rates = &machine->rates;
     const double in_host = fmin((double)machine->ranks_per_host, (double)machine->n_ranks);
     const double one_way = fmin(rates->pcie, rates->host_pcie / in_host);
-    const double both = fmax(rates->host_memory, rates->host_pcie) / in_host;
+    const double both = rates->host_memory / in_host;
     return fmax(fmax(c.in, c.out) / one_way, (c.in + c.out) / both);
 }
 

@@ -136,10 +136,16 @@ START_TEST(a_setting_that_disagrees_is_a_usage_error_that_names_both)
         /* what would be derived without init is as good a setting as any */
         {"vocab_size", "256", "[model] vocab_size = 256, but the model in init has vocab_size = 777"},
         {"seq_len", "1024", "[model] seq_len = 1024, but the model in init has n_positions = 65"},
+        /* also one that is the default, if it was given */
+        {"arch", "gpt2", NULL},
+        {"norm_eps", "1e-5", "[model] norm_eps = 1e-05, but the model in init has layer_norm_epsilon = 0.001"},
     };
-    write_gpt2("");
+    write_gpt2(strcmp(CASES[_i].key, "norm_eps") == 0 ? ", \"layer_norm_epsilon\": 0.001" : "");
     ck_assert_int_eq(options_set(&options, "test", "model", CASES[_i].key, CASES[_i].value), ZERO_OK);
-    expect_failure(ZERO_ERROR_USAGE, CASES[_i].text);
+    if (CASES[_i].text)
+        expect_failure(ZERO_ERROR_USAGE, CASES[_i].text);
+    else
+        expect_ok();
 }
 END_TEST
 
@@ -267,6 +273,10 @@ START_TEST(numbers_of_llama_are_checked_and_must_agree)
          "\"high_freq_factor\": 4}",
          "rope_factor", "32", ZERO_ERROR_USAGE,
          "[model] rope_factor = 32, but the model in init has rope_scaling.factor = 8"},
+        {", \"rope_scaling\": {\"rope_type\": \"llama3\", \"factor\": 8, \"low_freq_factor\": 1, "
+         "\"high_freq_factor\": 4}",
+         "rope_factor", "1", ZERO_ERROR_USAGE,
+         "[model] rope_factor = 1, but the model in init has rope_scaling.factor = 8"},
     };
     write_llama(CASES[_i].more);
     if (CASES[_i].setting)
@@ -673,15 +683,15 @@ static Suite *suite(void)
     tcase_add_test(tc, random_reads_no_file);
     tcase_add_loop_test(tc, sizes_of_gpt2_come_from_the_file, 0, 2);
     tcase_add_test(tc, settings_that_agree_are_welcome);
-    tcase_add_loop_test(tc, a_setting_that_disagrees_is_a_usage_error_that_names_both, 0, 8);
+    tcase_add_loop_test(tc, a_setting_that_disagrees_is_a_usage_error_that_names_both, 0, 11);
     tcase_add_test(tc, a_gpt2_may_be_trained_with_fewer_positions_than_it_has);
     tcase_add_test(tc, an_arch_that_disagrees_is_a_usage_error);
     tcase_add_loop_test(tc, a_model_that_computes_otherwise_is_refused, 0, 5);
     tcase_add_loop_test(tc, sizes_of_llama_come_from_the_file, 0, 4);
     tcase_add_loop_test(tc, a_llama_that_computes_otherwise_is_refused, 0, 8);
-    tcase_add_loop_test(tc, numbers_of_llama_are_checked_and_must_agree, 0, 14);
+    tcase_add_loop_test(tc, numbers_of_llama_are_checked_and_must_agree, 0, 15);
     tcase_add_loop_test(tc, members_of_the_llama_family_are_told_apart, 0, 9);
-    tcase_add_loop_test(tc, a_window_is_refused_where_a_sequence_exceeds_it, 0, 12);
+    tcase_add_loop_test(tc, a_window_is_refused_where_a_sequence_exceeds_it, 0, 13);
     tcase_add_loop_test(tc, the_window_of_mistral_is_taken, 0, 4);
     tcase_add_loop_test(tc, a_generated_text_ends_at_a_window, 0, 3);
     tcase_add_loop_test(tc, a_key_that_changes_what_is_computed_is_refused_by_name, 0,
