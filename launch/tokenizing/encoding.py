@@ -12,7 +12,7 @@ from tokenizing.inputs import FIRST, LAST, WHOLE, documents_of_lines, is_lines, 
 
 ENDS_OF_TEXT = ["<|endoftext|>", "<|end_of_text|>", "</s>", "<eos>", "<|im_end|>"]
 BATCH = 256  # documents that are encoded by one call
-AHEAD_BYTES = 4096  # of what follows a piece, by which its last word is checked
+AHEAD_BYTES = 4096  # around a piece's end, by which its last word is checked
 
 
 class HuggingFace:
@@ -53,10 +53,11 @@ class HuggingFace:
     def encode_piece(self, text, following, place):
         """Encodes a piece of a text. Raises a Fault if its words depend on what follows."""
         words = self.tokenizer.pre_tokenizer.pre_tokenize_str
-        alone = words(text)
-        if following and words(text + following)[: len(alone)] != alone:
+        last = text[text.rfind("\n", 0, max(len(text) - AHEAD_BYTES, 0)) + 1 :]  # its last lines
+        alone = words(last)
+        if following and words(last + following)[: len(alone)] != alone:
             return None
-        ids = self.tokenizer.encode(text, add_special_tokens=False).ids
+        ids = self.tokenizer.encode_batch_fast([text], add_special_tokens=False)[0].ids
         return (self.head if place & FIRST else []) + ids + (self.tail if place & LAST else [])
 
     def encode_places(self, texts):
