@@ -159,6 +159,8 @@ START_TEST(adamw8bit_resumes_exactly_at_other_stages_and_ranks)
     EXPECT_RUN(3, "%s --stage 2 --set checkpoint.dir= --set log.metrics=whole.jsonl", adamw8bit);
     ck_assert_int_ne(shell("cmp -s adamw.jsonl whole.jsonl"), 0);
     for (int i = 0; i < 3; i++) {
+        if (i > 0 && support_is_left_to_plain_build())
+            return;
         EXPECT_RUN(3, "%s --stage %d --steps 10", adamw8bit, stages[i][0]);
         EXPECT_RUN(i == 1 ? ALONE : 3, "%s --stage %d --resume", adamw8bit, stages[i][1]);
         expect_same_rows("adamw8bit", "whole.jsonl", "m.jsonl");
@@ -177,6 +179,8 @@ START_TEST(muon_resumes_exactly_at_other_stages_and_ranks)
         return;
     EXPECT_RUN(3, "%s --stage 2 --set checkpoint.dir= --set log.metrics=whole.jsonl", muon);
     for (int i = 0; i < 3; i++) {
+        if (i > 0 && support_is_left_to_plain_build())
+            return;
         EXPECT_RUN(3, "%s --stage %d --steps 10", muon, stages[i][0]);
         EXPECT_RUN(i == 1 ? ALONE : 3, "%s --stage %d --resume", muon, stages[i][1]);
         expect_same_rows("muon", "whole.jsonl", "m.jsonl");

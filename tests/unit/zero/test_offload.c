@@ -164,6 +164,8 @@ START_TEST(checkpoints_do_not_depend_on_where_the_update_ran)
                                           {"offload=100 update=device", "offload=30 update=host", "stage=2"},
                                           {"offload=60 update=host", "offload=100 update=device stage=1", "stage=3"}};
     const char *dtype = _i == 0 ? "bf16" : _i == 1 ? "fp32" : "fp16";
+    if (_i > 0 && support_is_left_to_plain_build())
+        return;
     char *scratch = support_scratch(), *want = NULL;
     for (int i = 0; i < 3; i++) {
         char settings[1024] = "";
@@ -210,6 +212,8 @@ START_TEST(offload_changes_no_bit_with_chunks_or_sums_in_transit)
                                          "staging=1 stage=3 offload=100 buffer=60000", NULL};
     static const char *const reduced[] = {"nccl=1 stage=1 offload=40 buffer=20000", NULL};
     expect_plain_text_of(updates[_i], 3, TABLES, chunks);
+    if (support_is_left_to_plain_build())
+        return;
     expect_plain_text_of(updates[_i], 3, TABLES " dtype=fp16 nan_at=5", chunks);
     expect_plain_text_of(updates[_i], 3, "steps=6 dtype=fp32", reduced);
     expect_device_text_of(updates[_i]);
