@@ -164,7 +164,7 @@ static zero_status_t measure_copies(passes_t *p, fit_rates_t *rates)
     double together = (double)COPY_BYTES / fmax(in, out);
     rates->pcie = together;
     if (n < 2.0)
-        return ZERO_OK; /* what others leave of the host's is not known */
+        return ZERO_OK;                                    /* what others leave of the host's is not known */
     rates->host_memory *= n * together / rates->host_pcie; /* both ways at once: in proportion */
     rates->host_pcie = n * together;
     bool alone = zero_comm_local_rank(p->probe->comm) == 0;
