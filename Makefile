@@ -67,19 +67,19 @@ PIE := $(if $(filter 1,$(HARDEN)),-pie)
 
 # ---- sources -----------------------------------------------------------------------------------------------------
 # Kernels for CPUs are compiled once per instruction set (kernels/isa.h), but for what chooses between the results.
-SHARD_SRC  := kernels/shard/shard_cpu.c
-MODEL_SRC  := $(addprefix kernels/model/,attention_shape.c fp8_product.c model_cpu.c model_select.c)
-SHARD_ISA  := $(filter-out $(SHARD_SRC),$(wildcard kernels/shard/*.c))
-MODEL_ISA  := $(filter-out $(MODEL_SRC),$(wildcard kernels/model/*.c kernels/model/decode/*.c))
+SHARD_SRC  := kernels/shard_cpu.c
+MODEL_SRC  := $(addprefix src/train/kernels/,common.c kernels_cpu.c)
+SHARD_ISA  := $(filter-out $(SHARD_SRC),$(wildcard kernels/*.c))
+MODEL_ISA  := $(filter-out $(MODEL_SRC),$(wildcard src/train/kernels/*.c))
 # C that includes CUDA's headers, apart from what is in the folders cuda/.
 CUDA_SRC   := src/zero/device/device_cuda.c comm/gpu/nccl.c comm/gpu/copy_engine.c comm/gpu/peer_window.c
-CUDNN_SRC  := $(wildcard kernels/model/cuda/attention/*cudnn*.c kernels/model/cuda/cudnn/*.c)
-kernels_cuda = $(foreach end,c cu,$(wildcard $(1)/cuda/*.$(end) $(1)/cuda/*/*.$(end)))
-SHARD_CUDA := $(if $(NVCC),$(call kernels_cuda,kernels/shard))
-MODEL_CUDA := $(if $(NVCC),$(filter-out $(if $(HAVE_CUDNN),,$(CUDNN_SRC)),$(call kernels_cuda,kernels/model)))
+CUDNN_SRC  := $(wildcard src/train/kernels/attention/cudnn/*.c)
+SHARD_CUDA := $(if $(NVCC),$(wildcard kernels/cuda/*.c kernels/cuda/*.cu))
+MODEL_CUDA := $(if $(NVCC),$(filter-out $(if $(HAVE_CUDNN),,$(CUDNN_SRC)),$(foreach end,c cu,$(wildcard \
+              $(addprefix src/train/kernels/,cuda/*.$(end) attention/*.$(end) attention/*/*.$(end))))))
 LIB_SRC    := $(filter-out $(CUDA_SRC),$(wildcard src/base/*.c src/zero/*/*.c comm/*.c comm/*/*.c)) $(SHARD_SRC) \
               $(if $(NVCC),$(CUDA_SRC))
-TRAIN_SRC  := $(wildcard src/train/*.c src/train/*/*.c)
+TRAIN_SRC  := $(filter-out src/train/kernels/%,$(wildcard src/train/*.c src/train/*/*.c))
 EXAMPLES   := $(patsubst examples/%.c,$(BUILD)/examples/%,$(wildcard examples/*.c)) \
               $(if $(NVCC),$(patsubst examples/%.cu,$(BUILD)/examples/%_cuda,$(wildcard examples/*.cu)))
 TESTS      := $(patsubst %.c,$(BUILD)/%,$(wildcard tests/unit/*/test_*.c tests/project/test_*.c tests/fuzz/test_*.c))

@@ -6,7 +6,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "base/hash.h"
+#include "base/bytes.h"
 #include "base/log.h"
 
 _Static_assert(sizeof(zero_call_t) == 32 + 64 + 6 * 4 + 8 + 32 + 8 + 8, "padding would be compared too");

@@ -131,7 +131,7 @@ struct zero_comm {
     bool call_covers;   /* small collectives made within the call go by its name */
     uint32_t n_engines; /* created over it so far */
     /* For transports that do not compare calls themselves: a hash of all calls so far in which ranks meet, in order. It
-     * is equal on all ranks; the end of each step compares it (kernels/shard/step_math.h). */
+     * is equal on all ranks; the end of each step compares it (kernels/step_math.h). */
     uint64_t paired;
     zero_users_t users;
 };

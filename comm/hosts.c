@@ -6,7 +6,7 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "base/hash.h"
+#include "base/bytes.h"
 #include "comm/comm.h"
 
 uint64_t zero_host_fold_boot(uint64_t hash)

@@ -4,11 +4,12 @@ $(BUILD)/%.cu.o: %.cu $(BUILD)/settings
 	@mkdir -p $(@D)
 	$(call say,NVCC,$<) $(NVCC) $(NVCC_FLAGS) $(ALL_CPPFLAGS) -MMD -MP -c -o $@ $<
 # Hopper's products of four warps (wgmma) are in no PTX: these files' machine code for it is of the kind that has them.
-WGMMA := $(BUILD)/kernels/model/cuda/attention/%_mma
+WGMMA := $(BUILD)/src/train/kernels/attention/hopper/%_mma
 sm_90 := arch=compute_90$(_comma)code=sm_90
 sm_90a := arch=compute_90a$(_comma)code=sm_90a
 $(WGMMA).cu.o $(WGMMA).racecheck.o: NVCC_FLAGS := $(patsubst $(sm_90),$(sm_90a),$(NVCC_FLAGS))
-cuda-objects: $(patsubst %,$(BUILD)/%.o,$(wildcard kernels/*/cuda/*.cu kernels/*/cuda/*/*.cu examples/*.cu))
+cuda-objects: $(patsubst %,$(BUILD)/%.o,$(wildcard kernels/cuda/*.cu examples/*.cu \
+              $(addprefix src/train/kernels/,cuda/*.cu attention/*/*.cu)))
 
 # An example with kernels uses the library's nvcc flags, which need no C++ runtime. test_install builds it as a user
 # would.

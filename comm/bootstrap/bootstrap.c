@@ -9,14 +9,12 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "base/deadline.h"
+#include "base/system.h"
 #include "base/log.h"
 #include "comm/bootstrap/launcher.h"
-#include "comm/bootstrap/one_host.h"
 #include "comm/bootstrap/roll_call.h"
-#include "comm/bootstrap/start_watch.h"
 #include "comm/comm.h"
-#include "comm/host/mpi_status.h"
+#include "comm/host/mpi.h"
 
 /* A process has one MPI, which its communicators share. It can be started only once, and not be used after it is
  * finalized. */

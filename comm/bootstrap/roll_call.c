@@ -4,11 +4,19 @@
  * The collective is on the caller's communicator: collectives never match the program's own messages, not even wildcard
  * receives.
  */
-#include <stdlib.h>
-
-#include "comm/host/mpi_status.h"
 #include "comm/bootstrap/roll_call.h"
+
+#include <dirent.h>
+#include <errno.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
 #include "base/log.h"
+#include "base/system.h"
+#include "comm/host/mpi.h"
 
 typedef struct entry {
     uint64_t kind; /* of the rank's communicator, + 1; 0 if the rank has not come */
@@ -84,4 +92,164 @@ zero_status_t zero_roll_call(zero_comm_t *comm, MPI_Comm mpi)
     status = take_hosts(comm, calls);
     free(calls);
     return status;
+}
+
+/* ---- start watch ---- */
+/* *
+ * Every rank that has come runs this thread. The other ranks of its host find it in /proc by the thread's name,
+ * whatever MPI is doing. Processes of this job are found by the job's name, which the launcher puts in their
+ * environment. The launcher's wrapper processes have it too, so a rank has come if any of its processes has the thread.
+ */
+
+#define THREAD_NAME "zero-start"
+#define JOB "PMIX_NAMESPACE=" /* set by Open MPI's launchers, as is PMIX_RANK */
+#define RANK "PMIX_RANK="
+#define MAX_LISTED 64
+
+/* Set by zero_comm_on_late_start. */
+static struct {
+    zero_late_start_fn fn;
+    void *user;
+} on_late_start;
+
+void zero_comm_on_late_start(zero_late_start_fn fn, void *user)
+{
+    on_late_start.fn = fn;
+    on_late_start.user = user;
+}
+
+typedef enum presence { UNSEEN, MISSING, HERE } presence_t;
+
+/* ---- Which ranks are here ---- */
+
+/* Reads the first bytes of a file and ends them with two zeros. Returns their number; 0 if there is no such file. */
+static size_t read_some(const char *path, char *text, size_t n_bytes)
+{
+    FILE *file = fopen(path, "re");
+    size_t n = file ? fread(text, 1, n_bytes - 2, file) : 0;
+    text[n] = text[n + 1] = '\0';
+    if (file)
+        fclose(file);
+    return n;
+}
+
+/* Returns the value of "NAME=" in a list of zero-terminated strings; NULL if it is not there. */
+static const char *value_of(const char *strings, const char *name)
+{
+    for (; *strings != '\0'; strings += strlen(strings) + 1)
+        if (strncmp(strings, name, strlen(name)) == 0)
+            return strings + strlen(name);
+    return NULL;
+}
+
+static bool has_thread(const char *pid)
+{
+    char path[300], name[32];
+    bool found = false;
+    snprintf(path, sizeof path, "/proc/%.20s/task", pid);
+    DIR *tasks = opendir(path);
+    for (const struct dirent *task; !found && tasks && (task = readdir(tasks)) != NULL;) {
+        snprintf(path, sizeof path, "/proc/%.20s/task/%.20s/comm", pid, task->d_name);
+        size_t n = read_some(path, name, sizeof name);
+        found = n == strlen(THREAD_NAME "\n") && memcmp(name, THREAD_NAME "\n", n) == 0;
+    }
+    if (tasks)
+        closedir(tasks);
+    return found;
+}
+
+/* Finds this job's ranks among the processes of this host. */
+static void find_ranks(const char *job, presence_t *ranks, int n_ranks)
+{
+    static char environment[1 << 16];
+    char path[64];
+    DIR *processes = opendir("/proc");
+    for (const struct dirent *process; processes && (process = readdir(processes)) != NULL;) {
+        if (process->d_name[0] < '1' || process->d_name[0] > '9')
+            continue;
+        snprintf(path, sizeof path, "/proc/%.20s/environ", process->d_name);
+        read_some(path, environment, sizeof environment);
+        const char *its_job = value_of(environment, JOB), *its_rank = value_of(environment, RANK);
+        int rank = its_rank ? atoi(its_rank) : -1;
+        if (!its_job || strcmp(its_job, job) != 0 || rank < 0 || rank >= n_ranks || ranks[rank] == HERE)
+            continue;
+        ranks[rank] = has_thread(process->d_name) ? HERE : MISSING;
+    }
+    if (processes)
+        closedir(processes);
+}
+
+/* Writes ": rank 1, 3" for the missing ranks of this host, or nothing if they are not known. */
+static void name_late(char *text, size_t n_bytes)
+{
+    const char *job = getenv("PMIX_NAMESPACE"), *size = getenv("OMPI_COMM_WORLD_SIZE");
+    int n_ranks = size ? atoi(size) : 0, n_listed = 0;
+    size_t length = 0;
+    text[0] = '\0';
+    presence_t *ranks = job && n_ranks > 0 ? calloc((size_t)n_ranks, sizeof *ranks) : NULL;
+    if (!ranks)
+        return;
+    find_ranks(job, ranks, n_ranks);
+    for (int rank = 0; rank < n_ranks && n_listed < MAX_LISTED && length < n_bytes - 32; rank++)
+        if (ranks[rank] == MISSING) {
+            length += (size_t)snprintf(text + length, n_bytes - length, "%s%d", n_listed ? ", " : ": rank ", rank);
+            n_listed++;
+        }
+    free(ranks);
+}
+
+static void log_missing_ranks(const zero_start_watch_t *watch)
+{
+    char missing[400];
+    name_late(missing, sizeof missing);
+    zero_log(ZERO_LOG_WARNING,
+             "MPI_Init has waited for other ranks of this job for %g s (ZERO_TIMEOUT_S)%s: not every rank has come to "
+             "zero_comm_create%s",
+             (double)watch->timeout_ns * 1e-9, on_late_start.fn ? "" : ", and waits on", missing);
+}
+
+/* ---- The thread ---- */
+
+static void *run(void *user)
+{
+    zero_start_watch_t *watch = user;
+    int64_t end_ns = zero_now_ns() + watch->timeout_ns;
+    struct timespec end = {.tv_sec = end_ns / 1000000000, .tv_nsec = end_ns % 1000000000};
+    int error = 0;
+    pthread_setname_np(pthread_self(), THREAD_NAME);
+    pthread_mutex_lock(&watch->mutex);
+    while (!watch->is_over && error != ETIMEDOUT)
+        error = pthread_cond_timedwait(&watch->changed, &watch->mutex, &end);
+    if (!watch->is_over)
+        log_missing_ranks(watch);
+    if (!watch->is_over && on_late_start.fn)
+        on_late_start.fn(on_late_start.user);
+    while (!watch->is_over) /* the other ranks look for this thread */
+        pthread_cond_wait(&watch->changed, &watch->mutex);
+    pthread_mutex_unlock(&watch->mutex);
+    return NULL;
+}
+
+void zero_start_watch_begin(zero_start_watch_t *watch, int64_t timeout_ns)
+{
+    pthread_condattr_t by_clock;
+    *watch = (zero_start_watch_t){.timeout_ns = timeout_ns};
+    pthread_condattr_init(&by_clock);
+    pthread_condattr_setclock(&by_clock, CLOCK_MONOTONIC);
+    pthread_mutex_init(&watch->mutex, NULL);
+    pthread_cond_init(&watch->changed, &by_clock);
+    pthread_condattr_destroy(&by_clock);
+    watch->runs = zero_thread_create(&watch->thread, run, watch) == 0;
+}
+
+void zero_start_watch_end(zero_start_watch_t *watch)
+{
+    pthread_mutex_lock(&watch->mutex);
+    watch->is_over = true;
+    pthread_cond_signal(&watch->changed);
+    pthread_mutex_unlock(&watch->mutex);
+    if (watch->runs)
+        pthread_join(watch->thread, NULL);
+    pthread_cond_destroy(&watch->changed);
+    pthread_mutex_destroy(&watch->mutex);
 }

@@ -42,8 +42,8 @@
 #include <unistd.h>
 
 #include "base/cuda_status.h"
-#include "base/deadline.h"
-#include "comm/gpu/beside_host.h"
+#include "base/system.h"
+#include "comm/gpu/transports.h"
 #include "comm/gpu/peer_window.h"
 
 #define MAX_RANKS 64 /* of a host: a fence is two operations per peer; a batch takes fewer than 256 */

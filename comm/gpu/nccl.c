@@ -14,9 +14,9 @@
 #include <stdlib.h>
 
 #include "base/cuda_status.h"
-#include "base/deadline.h"
-#include "comm/gpu/beside_host.h"
-#include "comm/private_window.h"
+#include "base/system.h"
+#include "comm/gpu/transports.h"
+#include "comm/communicator.h"
 
 enum { COMM_GATHER, COMM_REDUCE, N_COMMS };
 

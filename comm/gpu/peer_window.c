@@ -7,7 +7,7 @@
 #include <cuda_runtime_api.h>
 #include <stdlib.h>
 
-#include "comm/gpu/beside_host.h"
+#include "comm/gpu/transports.h"
 #include "comm/gpu/peer_window.h"
 #include "base/cuda_status.h"
 

@@ -34,8 +34,7 @@
 #include <string.h>
 
 #include "base/log.h"
-#include "comm/gpu/beside_host.h"
-#include "comm/gpu/rails.h"
+#include "comm/gpu/transports.h"
 #include "comm/routes.h"
 
 #define SLOT_ALIGN ((size_t)512)

@@ -13,9 +13,8 @@
 #include <stdlib.h>
 
 #include "base/log.h"
-#include "comm/gpu/beside_host.h"
-#include "comm/gpu/through_host.h"
-#include "comm/private_window.h"
+#include "comm/gpu/transports.h"
+#include "comm/communicator.h"
 
 #define PAGE_BYTES ((size_t)4096)
 

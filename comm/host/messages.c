@@ -6,10 +6,10 @@
 #include <string.h>
 #include <time.h>
 
-#include "base/deadline.h"
+#include "base/system.h"
 #include "base/log.h"
 #include "comm/host/messages.h"
-#include "comm/host/mpi_status.h"
+#include "comm/host/mpi.h"
 #include "comm/host/progress.h"
 
 /* How long to poll before sleeping between polls. MPI moves large messages only inside its calls, and if it cannot read

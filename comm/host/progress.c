@@ -4,9 +4,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "base/deadline.h"
+#include "base/system.h"
 #include "base/log.h"
-#include "comm/host/mpi_status.h"
+#include "comm/host/mpi.h"
 
 #define ANNOUNCE_AFTER_NS 1000000000
 

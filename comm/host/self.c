@@ -2,7 +2,7 @@
 #include <string.h>
 
 #include "comm/comm.h"
-#include "comm/private_window.h"
+#include "comm/communicator.h"
 
 static zero_status_t self_all_gather(zero_comm_t *comm, zero_lane_t lane, const zero_window_t *window,
                                      zero_ranks_t ranks, size_t src_offset, size_t src_stride, void *dst,

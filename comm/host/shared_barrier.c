@@ -9,7 +9,7 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "base/deadline.h"
+#include "base/system.h"
 #include "base/log.h"
 #include "comm/host/shared_barrier.h"
 

@@ -10,7 +10,7 @@
 #include <unistd.h>
 
 #include "base/log.h"
-#include "base/retry.h"
+#include "base/system.h"
 #include "comm/host/shared_block.h"
 
 #define PARALLEL_COPY_BYTES (1 << 20) /* copies of at least so many bytes are split among threads, in chunks of: */

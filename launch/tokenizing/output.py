@@ -1,5 +1,5 @@
 """The token file: three files that grow in OUT.unfinished, from which a stopped run continues, and their assembly. The
-format is in src/train/tokens/token_header.h."""
+format is in src/train/data/token_format.h."""
 
 import collections
 import json

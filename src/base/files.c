@@ -11,7 +11,7 @@
 #include <unistd.h>
 #include <xxhash.h>
 
-#include "base/retry.h"
+#include "base/system.h"
 #include "base/log.h"
 
 #define READ_BLOCK ((size_t)1 << 20)

@@ -1,4 +1,5 @@
 /* status.c - names and texts of statuses, dtypes and memory categories, from the tables in zero.h. */
+#include "base/log.h"
 #include "zero.h"
 
 const char *zero_version(void)
@@ -71,4 +72,25 @@ uint64_t zero_memory_total(const zero_memory_t *memory)
     for (int i = 0; memory && i < ZERO_MEMORY_N_CATEGORIES; i++)
         total += memory->bytes[i];
     return total;
+}
+
+/* ---- reserved ---- */
+
+bool zero_are_zeros(const void *bytes, size_t n_bytes)
+{
+    const unsigned char *at = bytes;
+    for (size_t i = 0; i < n_bytes; i++)
+        if (at[i] != 0)
+            return false;
+    return true;
+}
+
+zero_status_t zero_check_reserved(const char *call, const char *argument, const void *reserved, size_t n_bytes)
+{
+    if (zero_are_zeros(reserved, n_bytes))
+        return ZERO_OK;
+    return zero_fail(ZERO_ERROR_UNSUPPORTED,
+                     "%s: %s->reserved is not 0: begin with a struct of zeros. If the program's zero.h is newer than "
+                     "libzero " ZERO_VERSION_STRING ", it sets a field that this library does not have",
+                     call, argument);
 }

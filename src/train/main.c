@@ -5,21 +5,19 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "train/calibrate/calibrate_command.h"
+#include "train/planning/calibrate_command.h"
 #include "train/checkpoints.h"
-#include "train/fit/fit_command.h"
-#include "train/fit/settle.h"
-#include "train/forward/evaluate.h"
-#include "train/forward/generate.h"
-#include "train/hugging_face/hf_config.h"
-#include "train/loop.h"
+#include "train/planning/fit_command.h"
+#include "train/planning/settle.h"
+#include "train/text/evaluate.h"
+#include "train/text/generate.h"
+#include "train/hub/hf_config.h"
+#include "train/run.h"
 #include "train/options/options.h"
-#include "train/options/placement.h"
 #include "train/page/page.h"
-#include "train/plan/show_plan.h"
-#include "train/report/phases.h"
+#include "train/planning/show_plan.h"
+#include "train/report/process.h"
 #include "train/report/report.h"
-#include "train/stop.h"
 
 /* Opens descriptors 0 to 2 if the program was started without them: the next file to be opened would get one of them,
  * and log lines would be written into it. stdin is opened for writing and the others for reading, so that using them

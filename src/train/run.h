@@ -1,15 +1,29 @@
-/* run.h - a training run: what it holds, and the pieces that loop.c joins. */
+/* run.h - a training run: what it holds, and the pieces that run.c joins. */
 #ifndef ZEROTRAIN_RUN_H
 #define ZEROTRAIN_RUN_H
 
 #include "train/checkpoints.h"
 #include "train/data/data.h"
-#include "train/forward/held_out.h"
-#include "train/model/session.h"
+#include "train/model/model.h"
+#include "train/options/options.h"
 #include "train/report/metrics.h"
 #include "train/report/tensorboard.h"
 #include "train/report/trace.h"
-#include "train/tokenizer/tokenizer.h"
+#include "train/text/evaluate.h"
+#include "train/text/tokenizer.h"
+
+/* ---- lr ---- */
+/* Learning rate schedules: pure functions of the step. */
+
+/* Returns the rate of step 1..steps: linear warm-up from lr / warmup_steps to lr over warmup_steps, then
+ *   cosine    half a cosine from lr to min_lr at the last step
+ *   linear    a line from lr to min_lr at the last step
+ *   constant  lr
+ *   wsd       lr, then over the last fifth of the steps a line to min_lr (warm-up, stable, decay; arXiv:2404.06395)
+ * Steps after the last keep min_lr (constant: lr). */
+double lr_at(const options_t *options, int64_t step);
+
+/* ---- run ---- */
 
 typedef struct run {
     session_t session;
@@ -32,7 +46,7 @@ typedef struct run {
     double started_ms;
 } run_t;
 
-/* ---- run_open.c: before the first step and after the last ---- */
+/* ---- run.c: before the first step and after the last ---- */
 
 /* Opens all that the run needs, and what it writes last of all. The caller closes it, whatever is returned.
  * [collective] */
@@ -51,7 +65,7 @@ metrics_row_t run_make_row(run_t *run, const zero_step_result_t *result);
 /* Prints the line of progress, and the validation loss if the row has one. */
 void run_report_step(const run_t *run, const metrics_row_t *row);
 
-/* ---- run_evaluate.c: what a run measures between steps ---- */
+/* ---- run.c: what a run measures between steps ---- */
 
 /* Reads this rank's batch of a micro-step of step `step`, counted from 0. */
 zero_status_t run_read_batch(data_t *data, int64_t step, int micro_step, model_batch_t *batch);
@@ -64,5 +78,28 @@ zero_status_t run_evaluate(run_t *run, double *val_loss);
 /* Prints to stdout how the model continues a sequence of the validation data, or of the training data if there are
  * none. [collective] */
 zero_status_t run_show_sample(run_t *run);
+
+/* ---- loop ---- */
+/* A training run: from a resolved configuration to the last step. */
+
+typedef enum loop_end {
+    LOOP_COMPLETE,
+    LOOP_STOPPED_SAVED, /* by a signal to any rank, after the same step on all; --resume continues from there */
+    LOOP_STOPPED_UNSAVED,
+    LOOP_ALL_SKIPPED, /* it reached its last step, but no step learned anything; this has been logged */
+    LOOP_NOT_LOGGED,  /* a log could not be written, which has been logged; the run was stopped and saved for that */
+} loop_end_t;
+
+/* Trains, evaluates, samples and logs. On ZERO_OK, *end says how the run ended. [collective] */
+zero_status_t loop_run(const options_t *options, zero_comm_t *comm, loop_end_t *end);
+
+/* ---- run info ---- */
+/* What a run says of itself in the first row of metrics that it writes, for those who read them later. */
+
+/* Returns in *text, for free(), a JSON object of one line: program, ranks, hosts and their machines, memory by
+ * category, parameters and configuration. Only rank 0 gets it, the others NULL. If metrics are not written it is NULL
+ * everywhere. [collective] */
+zero_status_t run_info_text(const options_t *options, zero_comm_t *comm, const zero_device_t *device,
+                            const zero_engine_t *engine, uint64_t n_params, char **text);
 
 #endif

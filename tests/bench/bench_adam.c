@@ -14,8 +14,8 @@
 
 #include <omp.h>
 
-#include "kernels/shard/shard.h"
-#include "kernels/shard/step_math.h"
+#include "kernels/shard.h"
+#include "kernels/step_math.h"
 #include "tests/support/clock.h"
 
 enum { N_ROUNDS = 9, TRIAD_BYTES = 12, ADAM_BYTES = 28 };

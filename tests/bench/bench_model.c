@@ -14,7 +14,7 @@
 
 #include <omp.h>
 
-#include "kernels/model/model.h"
+#include "train/kernels/kernels.h"
 #include "tests/support/clock.h"
 
 enum { DIM = 320, HEADS = 8, LAYERS = 8, VOCAB = 256, SEQ = 256, BATCH = 4, ROWS = BATCH * SEQ, FFN = 4 * DIM };

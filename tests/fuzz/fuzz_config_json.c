@@ -4,7 +4,7 @@
 #include <string.h>
 
 #include "input.h"
-#include "train/hugging_face/hf_config.h"
+#include "train/hub/hf_config.h"
 #include "train/options/options_table.h"
 
 static void check_ranges(const options_t *options)

@@ -4,7 +4,7 @@
 #include <string.h>
 
 #include "input.h"
-#include "zero/disk/safetensors.h"
+#include "zero/checkpoint/safetensors.h"
 
 #define MOST_ELEMS ((size_t)1 << 16)
 

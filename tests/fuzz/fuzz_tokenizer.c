@@ -4,7 +4,7 @@
 #include <string.h>
 
 #include "input.h"
-#include "train/tokenizer/tokenizer.h"
+#include "train/text/tokenizer.h"
 
 #define VOCAB_SIZE 300
 

@@ -5,8 +5,7 @@
 #include <stdlib.h>
 
 #include "input.h"
-#include "train/tokens/token_documents.h"
-#include "train/tokens/token_mask.h"
+#include "train/data/token_format.h"
 
 #define LLMC_HEADER_BYTES 1024
 #define OUR_HEADER_BYTES 64

@@ -2,7 +2,7 @@
 #ifndef ZERO_FUZZ_TOKENS_H
 #define ZERO_FUZZ_TOKENS_H
 
-#include "train/tokens/token_files.h"
+#include "train/data/token_files.h"
 
 /* Opens the file, whose tokens are in `content`, and checks and reads it with several vocabularies. An accepted file is
  * full of tokens; if token_file_check accepts it, it is read as it is in the file, and every token is in the

@@ -24,7 +24,7 @@
 
 #include "comm/comm.h"
 #include "base/log.h"
-#include "comm/gpu/through_host.h"
+#include "comm/gpu/transports.h"
 #include "tests/support/async_device.h"
 #include "tests/support/clock.h"
 #include "tests/mpi/host_ids.h"

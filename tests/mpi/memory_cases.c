@@ -20,7 +20,7 @@
 #include "tests/support/allocations.h"
 #include "tests/mpi/expect.h"
 #include "tests/support/trainer.h"
-#include "train/loop.h"
+#include "train/run.h"
 
 /* ---- measuring ---- */
 

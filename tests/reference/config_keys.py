@@ -4,7 +4,7 @@ the loss with transformers'. tests/reference/run calls it.
 
     config_keys.py ZEROTRAIN DIR
 
-The keys are those of transformers' configuration classes and those of src/train/hugging_face/hf_keys.c: one that has no
+The keys are those of transformers' configuration classes and those of src/train/hub/hf_keys.c: one that has no
 value in CASES fails, so a new version's keys are noticed. Of each value CASES says what must hold:
 
     harmless    transformers' loss is that of the unchanged model, and so is ours, without a line about the key
@@ -144,7 +144,7 @@ HARMLESS = {
 
 def table_keys(family):
     """Returns the keys that hf_keys.c has for a family, with their kinds."""
-    source = (pathlib.Path(__file__).parents[2] / "src/train/hugging_face/hf_keys.c").read_text()
+    source = (pathlib.Path(__file__).parents[2] / "src/train/hub/hf_keys.c").read_text()
     sets = {"EVERY": set(ALL), "ROTARY": set(ROTARY), "GPT2": {"gpt2"}, "MISTRAL": {"mistral"}, "QWEN2": {"qwen2"},
             "QWEN3": {"qwen3"}}
     rows = re.findall(r'^    \{"([^"]+)", ([A-Z0-9 |]+), (ANY|READ|ONE|SAME),', source, re.M)

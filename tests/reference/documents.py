@@ -51,7 +51,7 @@ metrics = {0}.metrics
 
 
 def write_tokens(path, tokens, begins):
-    """The format of src/train/tokens/token_header.h, without a mask."""
+    """The format of src/train/data/token_format.h, without a mask."""
     data = struct.pack("<8sIIQQQQI12x", b"ZEROTOK", 1, 2, len(tokens), 256, 0, len(begins), 0)
     data += struct.pack(f"<{len(tokens)}H", *tokens)
     data += bytes(-len(data) % 8) + struct.pack(f"<{len(begins)}Q", *begins)

@@ -147,7 +147,7 @@ def randomize(arch, model, generator):
 
 
 def lr_at(step, s):
-    """Returns the learning rate of step 1..steps, as described in src/train/lr.h."""
+    """Returns the learning rate of step 1..steps, as described in src/train/run.h."""
     if step <= s["warmup_steps"]:
         return s["lr"] * step / s["warmup_steps"]
     done = min(1.0, (step - s["warmup_steps"]) / (s["steps"] - s["warmup_steps"]))

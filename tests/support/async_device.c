@@ -10,8 +10,8 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "comm/gpu/beside_host.h"
-#include "base/deadline.h"
+#include "comm/gpu/transports.h"
+#include "base/system.h"
 #include "comm/host/shared_block.h"
 #include "tests/support/async/messages.h"
 #include "tests/support/elements.h"

@@ -2,7 +2,7 @@
 #ifndef ZERO_TEST_ELEMENTS_H
 #define ZERO_TEST_ELEMENTS_H
 
-#include "kernels/shard/shard_math.h"
+#include "kernels/shard_math.h"
 #include "zero.h"
 
 static inline float element_load(const void *data, zero_dtype_t dtype, uint64_t i)

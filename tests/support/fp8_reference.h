@@ -1,5 +1,5 @@
 /* fp8_reference.h - matrices in E4M3 as the format's paper defines it (arXiv:2209.05433), in double and by searching
- * all bytes: a reference for casts that shares nothing with kernels/fp8_math.h. */
+ * all bytes: a reference for casts that shares nothing with kernels/float_bits.h. */
 #ifndef ZERO_TEST_FP8_REFERENCE_H
 #define ZERO_TEST_FP8_REFERENCE_H
 

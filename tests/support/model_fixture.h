@@ -12,7 +12,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "kernels/model/model_cpu.h"
+#include "train/kernels/kernels_cpu.h"
 #include "tests/support/support.h"
 
 static const char *const fixture_isas[] = {"scalar", "avx2", "avx512"};

@@ -8,7 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "kernels/shard/shard.h"
+#include "kernels/shard.h"
 #include "tests/support/support.h"
 
 static const char *const shard_build_names[] = {"scalar", "avx2", "avx512"};

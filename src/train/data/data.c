@@ -11,13 +11,12 @@
  * global batch.
  */
 #include "train/data/data.h"
-#include "base/threads.h"
+#include "base/system.h"
 #include "train/data/data_files.h"
 #include "train/data/shuffle.h"
 #include "train/report/report.h"
-#include "train/tokens/token_documents.h"
-#include "train/tokens/token_files.h"
-#include "train/tokens/token_mask.h"
+#include "train/data/token_format.h"
+#include "train/data/token_files.h"
 
 #include <inttypes.h>
 #include <pthread.h>

@@ -3,7 +3,7 @@
 #define ZEROTRAIN_DATA_FILES_H
 
 #include "train/data/data.h"
-#include "train/tokens/token_files.h"
+#include "train/data/token_files.h"
 
 typedef struct data_files {
     int n;

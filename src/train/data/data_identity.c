@@ -10,7 +10,7 @@
 #include <unistd.h>
 #include <xxhash.h>
 
-#include "base/retry.h"
+#include "base/system.h"
 #include "train/options/options.h"
 #include "train/report/report.h"
 

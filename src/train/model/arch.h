@@ -4,7 +4,51 @@
 #ifndef ZEROTRAIN_ARCH_H
 #define ZEROTRAIN_ARCH_H
 
-#include "train/model/arch_sizes.h"
+#include "train/model/model_state.h"
+
+/* ---- arch sizes ---- */
+/* The extents of a pass's arrays and of a block's matrices. */
+
+/* In elements: B sequences of T positions, R = B * T rows, C = dim, F = ffn_dim, V = vocab_size. */
+typedef struct arch_sizes {
+    size_t R, B, T, C, F, V, heads, kv_heads, head_dim;
+    size_t A;             /* all heads side by side: heads * head_dim, often C */
+    size_t qkv;           /* the q, k and v heads side by side */
+    size_t mlp;           /* what the MLP's first product gives: F, or 2 F with a gate */
+    size_t element_bytes; /* of an activation */
+} arch_sizes_t;
+
+arch_sizes_t arch_sizes(const model_t *model);         /* of the current pass */
+arch_sizes_t arch_largest_sizes(const model_t *model); /* of a training pass, the largest there is */
+
+/* A block's matrices in forward order: q, k and v; attention's output; the MLP's first product and its second. */
+typedef enum arch_matrix { ARCH_QKV, ARCH_ATTENTION, ARCH_MLP_IN, ARCH_MLP_OUT, ARCH_N_MATRICES } arch_matrix_t;
+
+typedef struct arch_extents {
+    size_t n_in, n_out;
+} arch_extents_t;
+
+arch_extents_t arch_extents(const model_t *model, arch_matrix_t matrix);
+
+/* One of a block's linear layers; the block is acquired. */
+typedef struct arch_linear {
+    int layer;
+    arch_matrix_t matrix;
+    zero_tensor_t weight; /* where the matrix begins */
+    /* Whether what writes the input, and what writes the output's gradient, is given a context of fp8_recording. */
+    bool x_is_recorded, dy_is_recorded;
+} arch_linear_t;
+
+/* ---- unit tensors ---- */
+/* What the engine holds of the acquired unit's tensors, for the functions that compute a unit. */
+
+/* Return what the engine holds of the acquired unit's tensor, for an architecture's compute functions. While a CUDA
+ * graph is captured, they also note the answer. */
+zero_weight_t model_weight(const model_t *model, zero_tensor_t tensor);
+zero_fp8_param_t model_fp8_weight(const model_t *model, zero_tensor_t tensor); /* data is NULL: it is in bf16 */
+zero_grad_t model_grad(const model_t *model, zero_tensor_t tensor);
+
+/* ---- arch ---- */
 
 /* ---- declaration ---- */
 

@@ -10,7 +10,7 @@
 #ifndef ZEROTRAIN_CUDA_GRAPHS_H
 #define ZEROTRAIN_CUDA_GRAPHS_H
 
-#include "kernels/model/model.h"
+#include "train/kernels/kernels.h"
 
 /* Micro-steps before anything is captured: in the first ones libraries choose their algorithms by timing them. */
 #define CUDA_GRAPHS_WARM_UP 3
@@ -24,11 +24,11 @@ zero_status_t cuda_graphs_create(const zero_model_kernels_t *kernels, int n_unit
 void cuda_graphs_destroy(cuda_graphs_t *graphs);
 
 /* Does what compute(model, unit) does. The unit is acquired. compute must depend only on the model's addresses, its
- * loss_weight, and what it asks for through unit_tensors.h. */
+ * loss_weight, and what it asks for through arch.h. */
 zero_status_t cuda_graphs_run(cuda_graphs_t *graphs, model_t *model, zero_unit_t unit,
                               zero_status_t (*compute)(model_t *model, zero_unit_t unit));
 
-/* Note what the engine answered, if a graph is being captured. For unit_tensors.c; graphs may be NULL. */
+/* Note what the engine answered, if a graph is being captured. For arch.c; graphs may be NULL. */
 void cuda_graphs_note_weight(cuda_graphs_t *graphs, zero_tensor_t tensor, zero_weight_t weight);
 void cuda_graphs_note_fp8_weight(cuda_graphs_t *graphs, zero_tensor_t tensor, zero_fp8_param_t weight);
 void cuda_graphs_note_grad(cuda_graphs_t *graphs, zero_tensor_t tensor, zero_grad_t grad);

@@ -22,7 +22,7 @@
 #include <math.h>
 #include <stdlib.h>
 
-#include "train/model/unit_tensors.h"
+#include "train/model/arch.h"
 #include "train/report/report.h"
 
 struct fp8 {

@@ -8,7 +8,7 @@
 #ifndef ZEROTRAIN_FP8_H
 #define ZEROTRAIN_FP8_H
 
-#include "train/model/arch_sizes.h"
+#include "train/model/arch.h"
 
 /* Leaves model->fp8 NULL if the options don't ask for fp8. */
 zero_status_t fp8_create(model_t *model);

@@ -23,7 +23,6 @@
 
 #include "train/model/arch.h"
 #include "train/model/fp8.h"
-#include "train/model/unit_tensors.h"
 #include "train/report/report.h"
 
 typedef struct block_tensors {

@@ -2,6 +2,7 @@
 #include "train/model/model.h"
 
 #include <stdlib.h>
+#include <string.h>
 
 #include "train/model/arch.h"
 #include "train/model/cuda_graphs.h"
@@ -161,4 +162,87 @@ void model_destroy(model_t *model)
     }
     zero_model_destroy(model->declaration);
     *model = (model_t){0};
+}
+
+/* ---- model cpus ---- */
+/* Whether the ranks' CPUs compute the same bits. */
+
+zero_status_t model_compare_cpus(zero_device_t *device, zero_comm_t *comm)
+{
+    char mine[64], first[64];
+    if (zero_device_get_type(device) != ZERO_DEVICE_CPU)
+        return ZERO_OK;
+    zero_model_cpu_kind(mine, sizeof mine);
+    memcpy(first, mine, sizeof first);
+    TRY(zero_comm_broadcast(comm, first, sizeof first, 0));
+    double n_others = strncmp(mine, first, sizeof first) != 0;
+    TRY(zero_comm_sum(comm, &n_others, 1));
+    if (n_others > 0.0)
+        report("the CPUs are of different kinds (rank 0: %s; %g ranks: others), so bits depend on which host computes "
+               "what: set OPENBLAS_CORETYPE and ZERO_CPU_ISA alike on all hosts",
+               first, n_others);
+    return ZERO_OK;
+}
+
+bool model_bits_depend_on_threads(void)
+{
+    return zero_model_cpu_bits_depend_on_threads();
+}
+
+/* ---- model flops ---- */
+/* How much a model computes, and which share of the devices' peak that is. */
+
+double model_flops_per_token(const model_t *model)
+{
+    const options_t *o = model->options;
+    double params = (double)zero_model_n_params(model->declaration) - (double)model->ops->n_lookup_params(model);
+    int64_t width = o->model.heads * options_head_dim(o), seq_len = o->model.seq_len;
+    double seen = o->model.window > 0 && o->model.window < seq_len ? (double)o->model.window : (double)seq_len;
+    double keys = seen - 0.5 * seen * seen / (double)seq_len; /* of a query, on average; without a window half of all */
+    return 6.0 * params + 12.0 * (double)(o->model.layers * width) * keys;
+}
+
+double model_flops_utilization(const model_t *model, double tokens_per_s, int n_devices)
+{
+    double peak = model->kernels->peak_flops
+                      ? model->kernels->peak_flops((zero_dtype_t)model->options->train.precision) * n_devices
+                      : 0.0;
+    return peak > 0.0 ? model_flops_per_token(model) * tokens_per_s / peak : -1.0;
+}
+
+/* ---- session ---- */
+
+zero_status_t session_open(const options_t *options, zero_comm_t *comm, session_t *session)
+{
+    *session = (session_t){.options = options, .comm = comm};
+    TRY(report_agree(comm, model_create(options, &session->model)));
+    return report_agree(comm, zero_device_create((zero_device_type_t)options->device.type, comm, &session->device));
+}
+
+zero_status_t session_create_engine(session_t *session, int64_t n_in_flight)
+{
+    zero_memory_t user = {0};
+    zero_config_t config = options_config(session->options, zero_comm_size(session->comm));
+    model_plan(&session->model, &user);
+    config.user_bytes = zero_memory_total(&user);
+    TRY(zero_engine_create(session->comm, session->device, session->model.declaration, &config, &session->engine));
+    return zero_comm_agree(session->comm, model_attach(&session->model, session->device, session->engine, n_in_flight));
+}
+
+zero_status_t session_open_forward(const options_t *options, zero_comm_t *comm, session_t *session)
+{
+    TRY(session_open(options, comm, session));
+    session->model.may_skip_targets = true; /* data are opened later, and may have a mask */
+    TRY(report_agree(comm, session_create_engine(session, 1)));
+    TRY(report_agree(comm, zero_load_weights(session->engine, options->model.init)));
+    return model_compare_cpus(session->device, comm);
+}
+
+void session_close(session_t *session, bool failed)
+{
+    if (failed && session->engine && zero_comm_size(session->comm) > 1)
+        return;
+    model_destroy(&session->model);
+    zero_engine_destroy(session->engine);
+    zero_device_destroy(session->device);
 }

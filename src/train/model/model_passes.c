@@ -4,7 +4,7 @@
 
 #include <string.h>
 
-#include "train/model/arch_sizes.h"
+#include "train/model/arch.h"
 #include "train/model/cuda_graphs.h"
 #include "train/report/report.h"
 

@@ -3,6 +3,7 @@
 #define ZEROTRAIN_INPUT_FILE_H
 
 #include <stdbool.h>
+#include <stdint.h>
 
 #include "zero.h"
 
@@ -17,5 +18,18 @@ zero_status_t input_file_read(const char *path, size_t most_bytes, input_words_t
 
 /* Returns whether the path leads to a regular file, which can be opened without waiting. */
 bool input_file_is_there(const char *path);
+
+/* ---- newest step ---- */
+/* Finds the newest checkpoint in a directory of checkpoints, as zero_checkpoint_open takes it: the one
+ * that `latest` links to; without that link, as after a crash between the first checkpoint and its link, or if what it
+ * names is gone, the highest step. */
+
+#define NEWEST_STEP_BYTES 32 /* of "step-00000020" */
+
+/* Returns the step; 0: there is none. INT64_MAX: `latest` is there and no link to a step, which zero_checkpoint_open
+ * reports. */
+int64_t newest_step(const char *directory);
+/* Writes the name of a step's directory. */
+void newest_step_name(int64_t step, char name[NEWEST_STEP_BYTES]);
 
 #endif

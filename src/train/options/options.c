@@ -1,8 +1,12 @@
 /* options.c - sets all settings, in order of precedence: defaults, then the file, then the command line. */
+#include "train/options/options.h"
+
+#include <jansson.h>
+#include <string.h>
+
+#include "base/json_build.h"
 #include "train/options/options_table.h"
 #include "train/report/report.h"
-
-#include <string.h>
 
 /* Checks that what has no default is set. A directory in init gives the sizes of [model]. */
 static zero_status_t check_required(const options_t *options)
@@ -58,4 +62,139 @@ zero_status_t options_parse(int argc, char **argv, options_t *options, options_a
     *options = parsed;
     *action = exits ? OPTIONS_EXIT_OK : OPTIONS_RUN;
     return ZERO_OK;
+}
+
+/* ---- options config ---- */
+/* Makes libzero's configuration from zerotrain's options. */
+
+zero_config_t options_config(const options_t *o, int world_size)
+{
+    zero_config_t config = zero_config_default();
+    config.stage = (int)o->zero.stage;
+    config.dtype = (zero_dtype_t)o->train.precision;
+    config.micro_steps = options_micro_steps(o, world_size);
+    config.prefetch = (int)o->zero.prefetch;
+    config.keep = (int)(o->zero.keep > 0 ? o->zero.keep + 1 : o->zero.keep); /* the head is behind the blocks */
+    config.overlap = o->zero.overlap;
+    config.reduce_every_micro_step = o->zero.reduce_every_micro_step;
+    config.nccl_reduction = o->zero.reduction == REDUCTION_NCCL;
+    config.shard_group = (int)o->zero.shard_group;
+    config.gather_fp8 = o->zero.gather == GATHER_FP8;
+    config.seed = (uint64_t)o->train.seed;
+    config.optimizer = (zero_optimizer_t)o->train.optimizer;
+    config.momentum = (float)o->train.momentum;
+    config.muon_momentum = (float)o->train.muon_momentum;
+    config.muon_steps = (int)o->train.muon_steps;
+    config.beta1 = (float)o->train.beta1;
+    config.beta2 = (float)o->train.beta2;
+    config.eps = (float)o->train.eps;
+    config.weight_decay = (float)o->train.weight_decay;
+    config.grad_clip = (float)o->train.grad_clip;
+    config.offload = o->zero.offload == OFFLOAD_OPTIMIZER;
+    config.offload_ratio = (float)o->zero.offload_ratio;
+    config.offload_update = (zero_offload_update_t)o->zero.offload_update;
+    config.offload_threads = (int)o->zero.offload_threads;
+    config.offload_ram = (float)o->zero.offload_ram;
+    config.check = o->zero.check;
+    config.forward_only = options_are_forward_only(o);
+    return config;
+}
+
+/* ---- options device ---- */
+/* Refuses settings that the device cannot fulfil; none is silently ignored.
+ *
+ * So that one file runs everywhere, the CPU accepts settings that it fulfils anyway: offload (the optimizer state is in
+ * host memory already) and reduction (gradients are summed in the order of micro-batches). The run says so (run.c). */
+
+zero_status_t options_check_device(const options_t *options)
+{
+    bool on_gpu = options->device.type != ZERO_DEVICE_CPU;
+    if (on_gpu && options->zero.offload == OFFLOAD_OPTIMIZER && options->zero.stage == 0 && !options->plan)
+        return report_error(ZERO_ERROR_USAGE, "[zero] offload = optimizer: stage 0 cannot, since every rank holds "
+                                              "all state: use stage 1, 2 or 3");
+    if (options->train.optimizer == ZERO_OPTIMIZER_MUON && options->zero.offload == OFFLOAD_OPTIMIZER)
+        return report_error(ZERO_ERROR_USAGE,
+                            "[train] optimizer = muon cannot be offloaded: use [zero] offload = none");
+    if (!on_gpu && options->zero.comm == ZERO_COMM_NCCL)
+        return report_error(ZERO_ERROR_USAGE,
+                            "[zero] comm = nccl: NCCL is for GPUs, and this run is on the CPU: use auto "
+                            "or mpi");
+    return ZERO_OK;
+}
+
+/* ---- options json ---- */
+/* The effective configuration as JSON, with values as in an ini file. */
+
+json_t *options_json(const options_t *options)
+{
+    json_t *config = json_object();
+    for (const option_row_t *row = option_rows; row < option_rows + n_option_rows; row++) {
+        char text[OPTIONS_MAX_PATH + 2];
+        option_format(row, options, text);
+        if (!json_object_get(config, row->section))
+            zero_json_set(&config, row->section, json_object());
+        if (json_object_set_new(json_object_get(config, row->section), row->key, json_string(text)) != 0) {
+            json_decref(config);
+            return NULL;
+        }
+    }
+    return config;
+}
+
+/* ---- options help ---- */
+/* What --help prints, from the tables of options and settings. */
+
+/* Writes "default 1024", "required" or "empty by default". */
+static void describe_default(const option_row_t *row, char *text, size_t n_bytes)
+{
+    if (!row->initial)
+        snprintf(text, n_bytes, "required");
+    else if (!row->initial[0])
+        snprintf(text, n_bytes, "empty by default");
+    else
+        snprintf(text, n_bytes, "default %s", row->initial);
+}
+
+void options_print_help(FILE *file)
+{
+    fputs("Usage: zerotrain [options] CFG.ini\n"
+          "       mpirun -np N zerotrain [options] CFG.ini\n",
+          file);
+    for (int c = COMMAND_TRAIN + 1; c < N_COMMANDS; c++)
+        fprintf(file, "       zerotrain %s [options]%s%s\n", command_rows[c].name,
+                command_rows[c].argument[0] ? " " : "", command_rows[c].argument);
+    fputs("\n"
+          "Trains a decoder-only transformer, sharded over the ranks (ZeRO stages 0-3).\n",
+          file);
+    for (int c = COMMAND_TRAIN + 1; c < N_COMMANDS; c++)
+        fprintf(file, "\n%s %s\n", command_rows[c].name, command_rows[c].help);
+    fputs("\n"
+          "Options, which override the file:\n",
+          file);
+    for (int i = 0; i < n_command_line_rows; i++) {
+        const command_line_row_t *row = &command_line_rows[i];
+        char name[64];
+        snprintf(name, sizeof name, "--%s %s", row->name, row->argument);
+        fprintf(file, "  %-25s %s\n", name, row->help);
+    }
+    fputs("\n"
+          "Settings, in CFG.ini as [section] and key = value, or as --set SECTION.KEY=VALUE:\n",
+          file);
+    for (const option_row_t *row = option_rows; row < option_rows + n_option_rows; row++) {
+        char values[128], initial[64];
+        option_describe_values(row, "|", values, sizeof values);
+        describe_default(row, initial, sizeof initial);
+        if (option_begins_section(row))
+            fprintf(file, "\n[%s]\n", row->section);
+        fprintf(file, "  %s = %s  (%s)\n      %s\n", row->key, values, initial, row->help);
+    }
+    fputs("\n"
+          "A signal (SIGTERM, SIGINT, SIGUSR1) to any rank ends the run after the current step, which is\n"
+          "saved if [checkpoint] dir is set. A second SIGTERM or SIGINT ends it at once.\n"
+          "\n"
+          "Exit code: 0 success; 2 a mistake in the command line, in the file or in a path that it names;\n"
+          "3 stopped by a signal and saved (--resume continues from there); 4 with --auto-resume: too many\n"
+          "steps in a row were skipped, so another start would end likewise; 1 any other failure, such as\n"
+          "a malformed data file, or a run in which no step changed the weights.\n",
+          file);
 }

@@ -193,4 +193,28 @@ int options_micro_steps(const options_t *options, int world_size);
 /* Returns libzero's configuration. */
 zero_config_t options_config(const options_t *options, int world_size);
 
+/* ---- placement ---- */
+/* On which hosts the ranks are, as far as settings depend on it. All ranks find the same, even if hosts
+ * have different numbers of them. */
+
+/* Finds the least and the most ranks of a host, and whether each host's have consecutive numbers. */
+typedef struct placement {
+    int fewest, most;
+    bool is_consecutive;
+} placement_t;
+
+zero_status_t placement_find(const zero_comm_t *comm, placement_t *placement);
+
+/* Refuses [zero] shard_group = host if the hosts' ranks are not groups of one size. */
+zero_status_t placement_check_groups(const options_t *options, const zero_comm_t *comm);
+
+/* ---- named files ---- */
+/* Checks that the files a run writes are not files that it reads or writes otherwise. */
+
+/* Checks whether metrics and trace can be written where the settings say. They must be two different files. Neither may
+ * be, by any path or link, the configuration, data, part of a model or checkpoint that is read, or where checkpoints
+ * will be. What is there already must be theirs (metrics_check, trace_check). Returns ZERO_ERROR_USAGE, with a log line
+ * that names both settings. Changes nothing. For the rank that writes them. */
+zero_status_t named_files_check(const options_t *options);
+
 #endif

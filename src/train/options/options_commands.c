@@ -1,7 +1,7 @@
 /* options_commands.c - what zerotrain can be asked to do beside training: the words, which options are theirs, and what
  * they decide about the settings.
  */
-#include "train/options/newest_step.h"
+#include "train/options/input_file.h"
 #include "train/options/options_table.h"
 #include "train/report/report.h"
 

@@ -1,10 +1,62 @@
 /* options_resolve.c - checks settings against each other and the number of ranks, and derives those not set. */
+#include <inttypes.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "train/options/options.h"
 #include "train/options/options_table.h"
 #include "train/report/report.h"
 
-#include <inttypes.h>
-#include <math.h>
-#include <string.h>
+/* ---- placement ---- */
+
+/* hosts: of each rank. n_on: room for as many numbers. */
+static placement_t count(const int *hosts, int n_ranks, int n_hosts, int *n_on)
+{
+    placement_t found = {.fewest = n_ranks, .is_consecutive = true};
+    for (int rank = 0; rank < n_ranks; rank++) {
+        bool is_first = n_on[hosts[rank]]++ == 0;
+        found.is_consecutive &= is_first || hosts[rank - 1] == hosts[rank];
+    }
+    for (int host = 0; host < n_hosts; host++) {
+        found.fewest = n_on[host] < found.fewest ? n_on[host] : found.fewest;
+        found.most = n_on[host] > found.most ? n_on[host] : found.most;
+    }
+    return found;
+}
+
+zero_status_t placement_find(const zero_comm_t *comm, placement_t *placement)
+{
+    const int n_ranks = zero_comm_size(comm);
+    int *hosts = calloc((size_t)n_ranks, sizeof *hosts), *n_on = calloc((size_t)n_ranks, sizeof *n_on);
+    zero_status_t status = ZERO_OK;
+    if (hosts && n_on)
+        *placement = count(hosts, n_ranks, zero_comm_hosts(comm, hosts), n_on);
+    else
+        status = report_error(ZERO_ERROR_MEMORY, "no memory for the hosts of %d ranks", n_ranks);
+    free(hosts);
+    free(n_on);
+    return status;
+}
+
+zero_status_t placement_check_groups(const options_t *options, const zero_comm_t *comm)
+{
+    placement_t found;
+    if (options->zero.shard_group != ZERO_SHARD_GROUP_HOST || options->hosts > 0)
+        return ZERO_OK;
+    TRY(placement_find(comm, &found));
+    if (found.fewest < found.most)
+        return report_error(ZERO_ERROR_USAGE,
+                            "[zero] shard_group = host: hosts have %d to %d ranks, and groups are of one size: take a "
+                            "number that divides the %d ranks, or world",
+                            found.fewest, found.most, zero_comm_size(comm));
+    if (!found.is_consecutive)
+        return report_error(ZERO_ERROR_USAGE, "[zero] shard_group = host: the ranks of a host are not consecutive: "
+                                              "start them host by host, or take a number, or world");
+    return ZERO_OK;
+}
+
+/* ---- options resolve ---- */
 
 /* Returns llama's default ffn_dim: 8/3 dim, with which its three matrices are as large as two of 4 dim (Shazeer 2020,
  * arXiv:2002.05202), rounded up to a multiple that GEMMs run well with. */

@@ -1,14 +1,14 @@
 /* options_table.h - the table of settings, and what is built on it. For src/train and the tests.
  *
  *   options_table.c         the rows
- *   options_json.c          all values, for checkpoints and metrics
+ *   options.c          all values, for checkpoints and metrics
  *   options_value.c         one value: text to field and back, with type, range and choices checked
  *   options_suggest.c       near misses
  *   options_file.c          CFG.ini
- *   options_command_line.c  argv; the rows of its options are in options_rows.c
+ *   options_command_line.c  argv; the rows of its options are in options_command_line.c
  *   options_commands.c      fit, evaluate: their words, and which options are theirs
- *   options_help.c          --help
- *   options_device.c        what depends on the device
+ *   options.c          --help
+ *   options.c        what depends on the device
  *   options_resolve.c       what must hold between settings, and what is derived from them
  *   options.c               all of these in order
  */

@@ -6,10 +6,144 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 
-#include "train/page/page_run.h"
+#include "train/options/input_file.h"
+#include "train/options/options.h"
 #include "train/report/output_file.h"
 #include "train/report/report.h"
+
+/* ---- page run ---- */
+/* Metrics are read row by row, so that those of a long run need little memory. */
+
+#define MOST_ROWS 4000 /* of a run, that are drawn: more than a screen has columns */
+
+/* What is drawn of a row. */
+static const char *const KEYS[] = {"step",   "loss",         "val_loss",   "grad_norm", "lr",  "tokens_per_s",
+                                   "tokens", "device_bytes", "host_bytes", "step_ms",   "mfu", "exposed_comm_ms"};
+#define N_KEYS (sizeof KEYS / sizeof KEYS[0])
+
+/* Appends a row to columns[key]; what the row lacks is null. */
+static void take_row(json_t *columns, const json_t *row)
+{
+    for (size_t k = 0; k < N_KEYS; k++) {
+        json_t *value = json_object_get(row, KEYS[k]);
+        json_array_append_new(json_object_get(columns, KEYS[k]),
+                              json_is_number(value) ? json_incref(value) : json_null());
+    }
+}
+
+/* Counts lines, so that rows can be left out evenly. */
+static int64_t count_lines(FILE *file)
+{
+    int64_t n = 0;
+    for (int c = getc(file); c != EOF; c = getc(file))
+        n += c == '\n';
+    rewind(file);
+    return n;
+}
+
+/* Keeps what the run says of itself; of several times, since it was resumed, the last. */
+static void take_description(json_t *run, const json_t *row)
+{
+    json_t *description = json_object_get(row, "run");
+    if (!json_is_object(description))
+        return;
+    json_object_set(run, "run", description);
+    if (!json_object_get(run, "starts"))
+        json_object_set_new(run, "starts", json_array());
+    json_array_append(json_object_get(run, "starts"), json_object_get(row, "step"));
+}
+
+static zero_status_t read_rows(FILE *file, const char *path, json_t *run, json_t *columns)
+{
+    char *line = NULL;
+    size_t capacity = 0;
+    double total_ms = 0.0;
+    const int64_t every = count_lines(file) / MOST_ROWS + 1;
+    zero_status_t status = ZERO_OK;
+    for (int64_t n = 0; status == ZERO_OK && getline(&line, &capacity, file) > 0; n++) {
+        json_t *row = json_loads(line, JSON_REJECT_DUPLICATES, NULL);
+        if (!json_is_integer(json_object_get(row, "step")) && strchr(line, '\n'))
+            status = report_error(ZERO_ERROR_FORMAT, "'%s': line %lld is no row of metrics", path, (long long)n + 1);
+        total_ms += json_number_value(json_object_get(row, "step_ms"));
+        if (row && status == ZERO_OK)
+            take_description(run, row);
+        if (row && status == ZERO_OK && (n % every == 0 || json_object_get(row, "val_loss")))
+            take_row(columns, row);
+        json_decref(row);
+    }
+    free(line);
+    json_object_set_new(columns, "hours", json_real(total_ms / 3.6e6));
+    return status;
+}
+
+static zero_status_t read_metrics(const char *path, json_t *run)
+{
+    json_t *columns = json_object();
+    FILE *file = fopen(path, "re");
+    json_object_set_new(run, "rows", columns);
+    if (!file)
+        return report_error(ZERO_ERROR_USAGE, "report: cannot open '%s': %s", path, strerror(errno));
+    for (size_t k = 0; k < N_KEYS; k++)
+        json_object_set_new(columns, KEYS[k], json_array());
+    zero_status_t status = read_rows(file, path, run, columns);
+    fclose(file);
+    if (status == ZERO_OK && json_array_size(json_object_get(columns, "step")) == 0)
+        status = report_error(ZERO_ERROR_USAGE, "report: '%s' has no rows: is it a file of metrics?", path);
+    return status;
+}
+
+/* Reads state.json of a checkpoint, or of the newest in a directory. Returns NULL if there is none. */
+static json_t *read_state(const char *directory)
+{
+    static const char *const places[] = {"", "/latest"};
+    json_t *state = NULL;
+    char path[OPTIONS_MAX_PATH + 32];
+    for (size_t i = 0; i < sizeof places / sizeof places[0] && !state; i++) {
+        snprintf(path, sizeof path, "%s%s/state.json", directory, places[i]);
+        state = input_file_is_there(path) ? json_load_file(path, 0, NULL) : NULL;
+    }
+    return state;
+}
+
+static zero_status_t read_directory(const char *directory, json_t *run)
+{
+    json_t *state = read_state(directory), *config = json_object_get(state, "config");
+    const char *path = json_string_value(json_object_get(json_object_get(config, "log"), "metrics"));
+    const char *metrics = path ? path : "";
+    zero_status_t status = ZERO_OK;
+    if (!json_is_object(config))
+        status = report_error(ZERO_ERROR_USAGE,
+                              "report: '%s' is no checkpoint of zerotrain and has none: name its file of metrics",
+                              directory);
+    else if (!metrics[0])
+        status = report_error(ZERO_ERROR_USAGE, "report: the run of '%s' wrote no metrics ([log] metrics)", directory);
+    if (status == ZERO_OK) {
+        json_object_set(run, "config", config);
+        status = read_metrics(metrics, run);
+    }
+    json_decref(state);
+    return status;
+}
+
+zero_status_t page_read_run(const char *path, json_t *runs)
+{
+    struct stat info;
+    json_t *run = json_object();
+    json_array_append_new(runs, run);
+    json_object_set_new(run, "name", json_string(path));
+    if (!json_object_get(run, "name"))
+        return report_error(ZERO_ERROR_USAGE, "report: a run's path is not UTF-8");
+    TRY(stat(path, &info) == 0 && S_ISDIR(info.st_mode) ? read_directory(path, run) : read_metrics(path, run));
+    json_t *config = json_object_get(json_object_get(run, "run"), "config");
+    if (json_is_object(config) && !json_object_get(run, "config"))
+        json_object_set(run, "config", config);
+    page_read_timeline(run);
+    return ZERO_OK;
+}
+
+/* ---- page ---- */
 
 /* Writes JSON in a script element, which "</script" would end. */
 static void put_json(const char *text, FILE *file)

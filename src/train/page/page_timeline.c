@@ -1,6 +1,6 @@
-/* page_timeline.c - see page_timeline.h. A trace has a span in each line (trace_file.c) and may be large, so it is read
+/* page_timeline.c - see page.h. A trace has a span in each line (trace.c) and may be large, so it is read
  * by lines, twice: for the steps that it has, then for the spans of one of them. */
-#include "train/page/page_timeline.h"
+#include "train/page/page.h"
 
 #include <inttypes.h>
 #include <jansson.h>
@@ -12,7 +12,7 @@
 #include "train/options/input_file.h"
 #include "train/options/options.h"
 #include "train/report/report.h"
-#include "train/report/trace_file.h"
+#include "train/report/trace.h"
 
 #define MOST_SPANS 20000
 

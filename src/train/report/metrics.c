@@ -4,9 +4,8 @@
  * different for every fp32 value. Each line is written at once, so that progress can be followed and survives a crash.
  */
 #include "train/report/metrics.h"
-#include "train/report/log_file.h"
-#include "train/report/report.h"
 #include "train/report/output_file.h"
+#include "train/report/report.h"
 
 #include <ctype.h>
 #include <errno.h>

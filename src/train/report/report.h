@@ -8,7 +8,62 @@
 #ifndef ZEROTRAIN_REPORT_H
 #define ZEROTRAIN_REPORT_H
 
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
 #include "zero.h"
+
+/* ---- report line ---- */
+/* One line on stderr, and the rank whose lines these are. For report.h.
+ *
+ * A line is composed in memory and written at once, so that lines of several ranks do not mix. Control characters,
+ * which may come from file names and values that are quoted, become '?': a message is always one line. */
+
+/* Enough for two paths of the greatest length and the words around them. */
+#define REPORT_LINE_BYTES 10240
+#define REPORT_PREFIX_BYTES 160
+#define REPORT_FULL_LINE_BYTES                                                                                         \
+    (REPORT_LINE_BYTES + 2 * REPORT_PREFIX_BYTES) /* a message between prefix and newline                              \
+                                                   */
+#define REPORT_SEPARATOR ": "
+
+/* This rank. */
+typedef struct report_me {
+    int rank, n_ranks;
+    char host[REPORT_PREFIX_BYTES / 2]; /* " on node2", or empty */
+    bool is_meeting;                    /* in report_agree, with an error of this rank's own */
+} report_me_t;
+extern report_me_t report_me;
+
+/* Composes a line and returns its length with the newline. prefix: "rank 2: ", or empty. A message that fills
+ * REPORT_LINE_BYTES was cut, and gets "...". */
+size_t line_compose(const char *prefix, const char *message, char line[REPORT_FULL_LINE_BYTES]);
+/* Writes the prefix of this rank's own lines. */
+void line_name_me(char prefix[REPORT_PREFIX_BYTES]);
+/* Prints a line, with this rank's prefix or none. */
+void line_write(bool with_rank, const char *message);
+
+/* ---- report held ---- */
+/* Error lines that are held back until the ranks meet. For report.h.
+ *
+ * While a run is set up, most errors are found by all ranks. So a line is held back until the ranks meet in
+ * report_agree, which prints it once, with the ranks that found it. A held line is never lost: this rank prints it by
+ * itself if the ranks cannot meet, when main ends, when a signal ends the process, and after five seconds in any case,
+ * since the wait for a peer may be long. */
+
+/* Holds a line back. kind: the text that messages of one kind have in common, apart from numbers. */
+void held_add(const char *kind, const char *message);
+/* Returns whether any line is held, printed or not. */
+bool held_is_any(void);
+/* Returns hashes of the lines that have not been printed: of their kinds, and of their texts; 0 if there is none. They
+ * are equal on ranks that found the same. */
+void held_hash(uint64_t *kind, uint64_t *text);
+/* Prints the held lines with the prefix `prefix`. */
+void held_print(const char *prefix);
+void held_forget(void);
+
+/* ---- report ---- */
 
 /* Sets this rank's number, and sends libzero's log here too. Before the first call this is rank 0 of 1. May be called
  * again when more is known; what is held back stays held. */

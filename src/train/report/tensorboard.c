@@ -7,7 +7,7 @@
  * here, into buffers of fixed size, so that a step allocates nothing.
  */
 #include "train/report/tensorboard.h"
-#include "train/report/log_file.h"
+#include "train/report/output_file.h"
 #include "train/report/report.h"
 
 #include <errno.h>

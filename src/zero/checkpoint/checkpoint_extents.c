@@ -7,7 +7,7 @@
 
 #include "comm/comm.h"
 #include "base/files.h"
-#include "base/grow.h"
+#include "base/bytes.h"
 #include "base/log.h"
 
 /* ---- recording ---- */

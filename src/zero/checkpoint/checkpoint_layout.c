@@ -6,7 +6,7 @@
 #include <string.h>
 
 #include "base/log.h"
-#include "zero/disk/safetensors.h"
+#include "zero/checkpoint/safetensors.h"
 #include "base/json_build.h"
 
 #define LENGTH_BYTES 8

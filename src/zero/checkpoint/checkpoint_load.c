@@ -9,11 +9,10 @@
 
 #include "zero/checkpoint/checkpoint_layout.h"
 #include "zero/checkpoint/checkpoint_open.h"
-#include "zero/checkpoint/checkpoint_state.h"
-#include "zero/disk/safetensors.h"
+#include "zero/checkpoint/safetensors.h"
 #include "zero/engine/engine_state.h"
 #include "zero/checkpoint/weights_directory.h"
-#include "zero/optimizer/optimizer.h"
+#include "zero/plan/optimizer.h"
 #include "base/files.h"
 #include "base/log.h"
 

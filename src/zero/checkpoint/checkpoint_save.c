@@ -25,17 +25,15 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "zero/checkpoint/array_writer.h"
-#include "base/threads.h"
+#include "zero/checkpoint/new_files.h"
+#include "base/system.h"
 #include "zero/checkpoint/checkpoint_extents.h"
 #include "zero/checkpoint/host_copies.h"
-#include "zero/checkpoint/new_files.h"
 #include "zero/checkpoint/state_copy.h"
-#include "zero/disk/checkpoint_directory.h"
+#include "zero/checkpoint/checkpoint_directory.h"
 #include "zero/engine/engine_state.h"
 #include "base/files.h"
 #include "base/log.h"
-#include "base/reserved.h"
 
 #define POLL_NS 2000000
 

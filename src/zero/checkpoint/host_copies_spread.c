@@ -11,12 +11,12 @@
 #include <unistd.h>
 
 #include "base/files.h"
-#include "base/retry.h"
+#include "base/system.h"
 #include "base/log.h"
 #include "comm/comm.h"
-#include "zero/disk/checkpoint_directory.h"
+#include "zero/checkpoint/checkpoint_directory.h"
 #include "zero/checkpoint/host_copies.h"
-#include "zero/disk/manifest.h"
+#include "zero/checkpoint/manifest.h"
 
 #define BLOCK_BYTES ((size_t)4 << 20)
 #define NAME_BYTES 256

@@ -6,8 +6,44 @@
 
 #include "zero/checkpoint/checkpoint_extents.h"
 #include "zero/checkpoint/checkpoint_layout.h"
-#include "zero/disk/manifest.h"
+#include "zero/checkpoint/manifest.h"
 #include "zero/runtime/context.h"
+
+/* ---- array writer ---- */
+/* Writes runs of tensors' elements into the files of a new checkpoint. Used by checkpoint_save.c.
+ *
+ * The files exist, in full size; every rank writes its own elements at their offsets. Arrays come in declared order, so
+ * one file of each kind of array is open at a time. */
+
+/* The file that is being written. */
+typedef struct zero_array_file {
+    int file; /* in the layout; -1: none */
+    int fd;
+    char *path;
+} zero_array_file_t;
+
+typedef struct zero_array_writer {
+    const zero_checkpoint_layout_t *layout;
+    const char *directory;
+    zero_dtype_t dtype;
+    zero_extents_t *written; /* by kind of array: what is written is recorded here; NULL: another rank vouches for it */
+    void *weights, *master_lo; /* of a run: weights in the dtype, and split_master's other output */
+    zero_array_file_t files[ZERO_N_KEPT];
+} zero_array_writer_t;
+
+/* Makes a writer in *writer, of which the caller has set nothing. layout and directory outlive it. */
+zero_status_t zero_array_writer_create(const zero_checkpoint_layout_t *layout, const char *directory,
+                                       zero_dtype_t dtype, zero_array_writer_t *writer);
+/* Writes a chunk's array of one kind, if it has that. Threads may write different kinds at once. */
+zero_status_t zero_array_writer_write_kept(zero_array_writer_t *writer, const zero_chunk_t *chunk, zero_kept_t kept);
+/* Writes a chunk's arrays. A zero_chunk_fn; user: the writer. */
+zero_status_t zero_array_writer_write(void *user, const zero_chunk_t *chunk);
+/* Syncs and closes what is open. */
+zero_status_t zero_array_writer_close(zero_array_writer_t *writer);
+/* Closes and frees. All zeros is allowed. */
+void zero_array_writer_destroy(zero_array_writer_t *writer);
+
+/* ---- new files ---- */
 
 typedef struct zero_new_files {
     zero_checkpoint_layout_t layout;

@@ -6,7 +6,7 @@
 
 #include "zero/engine/engine_state.h"
 #include "zero/runtime/addresses.h"
-#include "base/grow.h"
+#include "base/bytes.h"
 #include "base/log.h"
 
 /* Returns how many numbers this rank owns: weights and moments. */

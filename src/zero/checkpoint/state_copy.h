@@ -3,7 +3,7 @@
 #ifndef ZERO_STATE_COPY_H
 #define ZERO_STATE_COPY_H
 
-#include "zero/checkpoint/array_writer.h"
+#include "zero/checkpoint/new_files.h"
 
 typedef struct zero_state_copy {
     zero_chunk_t *chunks; /* into `values` */

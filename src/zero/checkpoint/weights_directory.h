@@ -1,6 +1,6 @@
 /* weights_directory.h - a directory of weights in Hugging Face's layout: model.safetensors, or
  * model.safetensors.index.json and the files that it names. Finds every declared tensor in it, with its shape, in files
- * with good headers. Used by load_weights.c.
+ * with good headers. Used by weights_directory.c.
  *
  * Names are compared without a leading "transformer." or "model.": Hugging Face saves base models without it, and the
  * same models with a head with it.
@@ -8,7 +8,7 @@
 #ifndef ZERO_WEIGHTS_DIRECTORY_H
 #define ZERO_WEIGHTS_DIRECTORY_H
 
-#include "zero/disk/safetensors.h"
+#include "zero/checkpoint/safetensors.h"
 #include "zero/plan/declaration.h"
 
 #define ZERO_WEIGHTS_UNKNOWN_BYTES 320

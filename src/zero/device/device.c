@@ -1,7 +1,6 @@
 /* device.c - opens a device and joins it with those of other ranks. Only this file knows which devices were built
  * in. */
 #include "zero/device/device.h"
-#include "zero/device/gpu_processes.h"
 
 #include <omp.h>
 #include <stdio.h>
@@ -10,9 +9,8 @@
 #include <time.h>
 
 #include "comm/comm.h"
-#include "base/deadline.h"
-#include "comm/gpu/rails.h"
-#include "comm/gpu/through_host.h"
+#include "base/system.h"
+#include "comm/gpu/transports.h"
 #include "base/log.h"
 
 #ifndef ZERO_HAVE_CUDA

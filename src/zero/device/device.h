@@ -2,8 +2,21 @@
 #ifndef ZERO_DEVICE_H
 #define ZERO_DEVICE_H
 
+#include <stddef.h>
+
 #include "comm/users.h"
-#include "kernels/shard/shard.h"
+#include "kernels/shard.h"
+#include "zero.h"
+
+/* ---- host memory ---- */
+/* Host memory for offload: one large mapping in huge pages. Its user touches it first, so that pages
+ * are near the threads that will use them. */
+
+/* Maps memory that is zero and not yet touched. */
+zero_status_t zero_host_map(size_t n_bytes, void **data);
+void zero_host_unmap(void *data, size_t n_bytes);
+
+/* ---- device ---- */
 
 typedef struct zero_event *zero_event_t;
 
@@ -85,10 +98,16 @@ zero_status_t zero_device_comm_create(zero_device_t *device, zero_comm_t *comm, 
 void zero_device_comm_destroy(zero_comm_t *comm, zero_comm_t *bulk);
 
 /* What a device's `join` is made of: transports of any device with the functions above, through host memory, or of
- * `local` inside hosts and `between` them, which it takes over (comm/gpu/rails.h); if it fails, both are destroyed.
- * [collective] */
+ * `local` inside hosts and `between` them, which it takes over (comm/gpu/transports.h); if it fails, both are
+ * destroyed. [collective] */
 zero_status_t zero_device_join_through_host(zero_device_t *device, zero_comm_t *host, zero_comm_t **bulk);
 zero_status_t zero_device_join_rails(zero_device_t *device, zero_comm_t *host, zero_comm_t *local, zero_comm_t *between,
                                      size_t staging_bytes, zero_comm_t **bulk);
+
+/* ---- gpu processes ---- */
+/* Asks the driver which processes hold a GPU's memory. */
+
+/* Sets the processes of *usage, or why they are not known. pci_address: as /sys names it, "0000:3b:00.0". */
+void zero_gpu_find_processes(const char *pci_address, zero_device_usage_t *usage);
 
 #endif

@@ -1,9 +1,9 @@
-/* gpu_processes.c - see gpu_processes.h.
+/* gpu_processes.c - see device.h.
  *
  * NVML (libnvidia-ml.so.1) comes with the driver and is loaded only here, so that neither building nor running needs
  * it. What it declares is repeated below, as in its header nvml.h; functions are found by their versioned names.
  */
-#include "zero/device/gpu_processes.h"
+#include "zero/device/device.h"
 
 #include <dlfcn.h>
 #include <inttypes.h>

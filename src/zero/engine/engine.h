@@ -1,5 +1,5 @@
 /* engine.h - the engine: what joins its parts. Only the files that implement the public functions on an engine see it:
- * create.c, memory.c, pass.c, tensors.c, step.c, cancel.c, state.c, whole_tensor.c, check.c. The parts know the context
+ * create.c, memory.c, pass.c, tensors.c, step.c, pass.c, state.c, whole_tensor.c, tensors.c. The parts know the context
  * and the parts below them: runtime < offload < parameters < gradients < results < update. */
 #ifndef ZERO_ENGINE_H
 #define ZERO_ENGINE_H
@@ -7,7 +7,6 @@
 #include "zero/engine/engine_state.h"
 #include "zero/offload/offload.h"
 #include "zero/runtime/context.h"
-#include "zero/runtime/user_block.h"
 #include "zero/step/gradients.h"
 #include "zero/step/parameters.h"
 #include "zero/step/update.h"
@@ -44,10 +43,18 @@ zero_status_t zero_engine_read_array(zero_engine_t *engine, zero_tensor_t tensor
 zero_status_t zero_engine_write_array(zero_engine_t *engine, zero_tensor_t tensor, zero_array_t array,
                                       const float *elems);
 
-/* ---- check.c: gradients that were not written, if config.check asks for it ---- */
+/* ---- tensors.c: gradients that were not written, if config.check asks for it ---- */
 /* Fills the gradients that the unit, which has been acquired, must overwrite. */
 zero_status_t zero_engine_poison_grads(zero_engine_t *engine, zero_unit_t unit, zero_stream_t stream);
 /* Returns ZERO_ERROR_ARGUMENT if an element still holds what it was filled with. */
 zero_status_t zero_engine_check_grads(zero_engine_t *engine, zero_unit_t unit, zero_stream_t stream);
+
+/* ---- fit ---- */
+/* Makes the plan, so that it fits. */
+
+/* Makes the context's plan, settles what its configuration leaves to the machine (offload_ratio, offload_update), and
+ * takes offload's host memory. Returns ZERO_ERROR_MEMORY, with the numbers, if the device has too little free memory.
+ * [collective] */
+zero_status_t zero_fit_plan(zero_context_t *context, zero_offload_t **offload);
 
 #endif

@@ -1,5 +1,5 @@
 /* state_runs.h - weights and moments run by run, as state.c reads and writes them: at most ZERO_RUN_ELEMS elements of
- * one tensor, which pass through fp32 buffers, because bf16 weights are kept as two halves (kernels/shard/shard.h). */
+ * one tensor, which pass through fp32 buffers, because bf16 weights are kept as two halves (kernels/shard.h). */
 #ifndef ZERO_STATE_RUNS_H
 #define ZERO_STATE_RUNS_H
 

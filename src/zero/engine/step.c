@@ -2,7 +2,6 @@
 #include "zero/engine/engine.h"
 
 #include "base/log.h"
-#include "base/reserved.h"
 #include "zero/engine/compare.h"
 
 zero_status_t zero_step(zero_engine_t *engine, float lr, const double *local_loss, zero_stream_t stream)

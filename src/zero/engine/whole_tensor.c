@@ -13,7 +13,7 @@
 #include "base/log.h"
 #include "zero/engine/compare.h"
 #include "zero/engine/engine.h"
-#include "zero/optimizer/optimizer.h"
+#include "zero/plan/optimizer.h"
 #include "zero/runtime/addresses.h"
 
 #define RUN_ELEMS ((uint64_t)1 << 16)

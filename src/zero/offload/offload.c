@@ -6,8 +6,8 @@
 #include <unistd.h>
 
 #include "base/log.h"
-#include "zero/device/host_memory.h"
-#include "zero/offload/host_cores.h"
+#include "zero/device/device.h"
+#include "zero/offload/host_pool.h"
 #include "zero/offload/offload_backend.h"
 #include "zero/runtime/addresses.h"
 

@@ -16,7 +16,6 @@
 #define ZERO_OFFLOAD_H
 
 #include "zero/runtime/context.h"
-#include "zero/runtime/user_block.h"
 
 typedef struct zero_offload zero_offload_t;
 

@@ -21,7 +21,7 @@
  * pass, which follows every unit's update.
  */
 #include "base/log.h"
-#include "zero/optimizer/optimizer.h"
+#include "zero/plan/optimizer.h"
 #include "zero/offload/state_staging.h"
 #include "zero/runtime/addresses.h"
 

@@ -6,7 +6,7 @@
 #include <stdlib.h>
 
 #include "base/log.h"
-#include "zero/optimizer/optimizer.h"
+#include "zero/plan/optimizer.h"
 #include "zero/offload/offload_backend.h"
 #include "zero/runtime/addresses.h"
 

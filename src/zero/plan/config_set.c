@@ -8,7 +8,7 @@
 #include <string.h>
 
 #include "base/log.h"
-#include "base/numbers.h"
+#include "base/system.h"
 #include "zero/plan/config.h"
 
 /* Reads a text into the field at `field`; false if it is no value of the type. */

@@ -4,7 +4,7 @@
 #include <stdlib.h>
 
 #include "base/log.h"
-#include "kernels/shard/shard.h"
+#include "kernels/shard.h"
 
 typedef struct matrix {
     zero_tensor_t tensor;

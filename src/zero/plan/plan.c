@@ -1,4 +1,4 @@
-/* plan.c - decides what an engine's buffers are and has them laid out (plan_arenas.h). See plan.h. */
+/* plan.c - decides what an engine's buffers are and has them laid out (plan.h). See plan.h. */
 #include "zero/plan/plan.h"
 
 #include <math.h>
@@ -7,7 +7,6 @@
 #include "base/log.h"
 #include "zero/plan/config.h"
 #include "zero/plan/order.h"
-#include "zero/plan/plan_arenas.h"
 
 static int sum(const int *n_buffers, int n_classes)
 {

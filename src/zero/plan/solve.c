@@ -12,7 +12,6 @@
 #include <string.h>
 
 #include "base/log.h"
-#include "base/reserved.h"
 #include "zero/plan/config.h"
 #include "zero/plan/layout.h"
 #include "zero/plan/plan.h"

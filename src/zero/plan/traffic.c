@@ -12,7 +12,6 @@
 #include "zero/plan/config.h"
 #include "zero/plan/order.h"
 #include "zero/plan/plan.h"
-#include "zero/plan/unsharded.h"
 
 /* Bytes of one rank's slices in a step. Every rank's are of the same size. */
 typedef struct slices {
@@ -87,7 +86,7 @@ static void add_gathers(const zero_layout_t *layout, const zero_config_t *config
     }
 }
 
-/* Adds what Muon's rounds exchange (src/zero/muon/muon_update.c). */
+/* Adds what Muon's rounds exchange (src/zero/step/muon_update.c). */
 static void add_muon(const zero_layout_t *layout, const zero_arena_plan_t *plan, slices_t *slices)
 {
     const zero_muon_plan_t *muon = &plan->muon;

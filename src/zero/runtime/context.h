@@ -8,9 +8,24 @@
 #define ZERO_CONTEXT_H
 
 #include "comm/comm.h"
+#include "zero.h"
 #include "zero/device/device.h"
 #include "zero/plan/plan.h"
 #include "zero/runtime/streams.h"
+
+/* ---- user block ---- */
+/* Memory that the caller took from the engine (zero_alloc, zero_alloc_activations). Offload borrows
+ * activations while they are idle. */
+
+typedef struct zero_user_block {
+    void *data;
+    size_t n_bytes;
+    bool always_in_use;
+    zero_unit_t first, last; /* else: in use from first's acquire in forward to last's grad_ready in backward */
+    struct zero_user_block *next;
+} zero_user_block_t;
+
+/* ---- context ---- */
 
 /* Where the caller is in the declared order. pass.c and results.c advance it. */
 typedef struct zero_progress {

@@ -5,9 +5,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "base/hash.h"
+#include "base/bytes.h"
 #include "base/log.h"
-#include "zero/optimizer/optimizer.h"
+#include "zero/plan/optimizer.h"
 #include "zero/runtime/addresses.h"
 
 struct zero_tensor_groups {

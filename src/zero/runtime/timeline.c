@@ -3,7 +3,7 @@
 
 #include <stdlib.h>
 
-#include "base/deadline.h"
+#include "base/system.h"
 #include "base/log.h"
 
 /* An entry of the ring of timed events. */

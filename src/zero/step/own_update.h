@@ -3,7 +3,7 @@
 #ifndef ZERO_OWN_UPDATE_H
 #define ZERO_OWN_UPDATE_H
 
-#include "zero/muon/muon_update.h"
+#include "zero/step/muon_update.h"
 #include "zero/runtime/tensor_groups.h"
 
 /* What the functions of zero_own_matrices get. */

@@ -13,10 +13,10 @@
 
 #include "base/log.h"
 #include "zero/step/own_update.h"
-#include "zero/muon/muon_update.h"
-#include "zero/optimizer/optimizer.h"
+#include "zero/step/muon_update.h"
+#include "zero/plan/optimizer.h"
 #include "zero/runtime/addresses.h"
-#include "zero/runtime/hooks.h"
+#include "zero/step/gradients.h"
 
 struct zero_update {
     zero_context_t *context;

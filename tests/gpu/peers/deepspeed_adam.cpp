@@ -19,8 +19,8 @@
 
 #include "cpu_adam.h"
 extern "C" {
-#include "kernels/shard/shard.h"
-#include "kernels/shard/step_math.h"
+#include "kernels/shard.h"
+#include "kernels/step_math.h"
 #define VERSION(name) zero_status_t zero_shard_adam_##name(const zero_adam_t *args, zero_stream_t stream);
 #include "versions.h" /* a VERSION(name) for each */
 #undef VERSION

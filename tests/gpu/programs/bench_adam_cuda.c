@@ -12,8 +12,8 @@
 
 #include <cuda_runtime_api.h>
 
-#include "kernels/shard/shard.h"
-#include "kernels/shard/step_math.h"
+#include "kernels/shard.h"
+#include "kernels/step_math.h"
 
 enum { N_WARMUP = 3, N_ROUNDS = 21, N_SEGMENTS = 580 }; /* GPT-2 1558M has 580 tensors */
 

@@ -12,7 +12,7 @@
 
 #include <cuda_runtime_api.h>
 
-#include "kernels/model/model.h"
+#include "train/kernels/kernels.h"
 #define PROGRAM "bench_fp8_model_cuda"
 #include "tests/gpu/support/need.h"
 

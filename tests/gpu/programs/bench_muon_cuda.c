@@ -13,7 +13,7 @@
 #include <cuda_runtime_api.h>
 
 #include "kernels/cublaslt.h"
-#include "kernels/shard/shard.h"
+#include "kernels/shard.h"
 
 enum { N_WARMUP = 2, N_ROUNDS = 7, N_STEPS = 5, MOST = 4, MOST_LAYERS = 48, N_WAYS = 1 + MOST };
 #define TORCH_WORKSPACE_BYTES ((size_t)32 << 20)

@@ -3,7 +3,7 @@
  *
  *     mpirun -np GPUS bench_offload [MILLIONS]     parameters of a rank, 128 million unless given
  *
- * Threads, cores and memory are those of offload itself: host_cores.h, host_pool.h, host_memory.h. Counted are the
+ * Threads, cores and memory are those of offload itself: host_pool.h, host_pool.h, device.h. Counted are the
  * bytes that the code names: 12 an element for the triad, 28 for AdamW in bf16 (with the low halves of the master
  * weights) and in fp32, which is what torch and DeepSpeed update. Medians; with all ranks at work each rank's own rate,
  * added up. Prints one line a figure, from rank 0.
@@ -15,11 +15,9 @@
 #include <cuda_runtime_api.h>
 
 #include "comm/comm.h"
-#include "kernels/shard/step_math.h"
+#include "kernels/step_math.h"
 #include "tests/support/clock.h"
 #include "zero/device/device.h"
-#include "zero/offload/host_cores.h"
-#include "zero/device/host_memory.h"
 #include "zero/offload/host_pool.h"
 
 enum { N_ROUNDS = 7, TRIAD_BYTES = 12, ADAM_BYTES = 28, N_COPIES = 16 };

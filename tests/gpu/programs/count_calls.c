@@ -9,7 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "base/deadline.h"
+#include "base/system.h"
 #include "train/data/data.h"
 #include "train/model/model.h"
 #include "train/model/cuda_graphs.h"

@@ -9,8 +9,8 @@
 #include <math.h>
 #include <string.h>
 
-#include "kernels/fp8_math.h"
-#include "kernels/model/model.h"
+#include "kernels/float_bits.h"
+#include "train/kernels/kernels.h"
 #define PROGRAM "test_absmax_model_cuda"
 #include "tests/gpu/programs/guarded.h"
 

@@ -9,7 +9,7 @@
 
 #include <cuda_runtime_api.h>
 
-#include "kernels/shard/step_math.h"
+#include "kernels/step_math.h"
 
 enum { PARAM, MASTER_LO, M, V, GRAD, SEGMENTS, SCALARS, BY_TENSOR, N_ARRAYS };
 enum { N_TENSORS = 4, MARGIN = 128 }; /* MARGIN: twice the largest shift of `check` */

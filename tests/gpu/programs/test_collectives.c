@@ -17,7 +17,7 @@
 #include <unistd.h>
 
 #include "comm/comm.h"
-#include "base/deadline.h"
+#include "base/system.h"
 #include "tests/support/clock.h"
 #include "tests/support/elements.h"
 #include "tests/gpu/programs/collectives.h"

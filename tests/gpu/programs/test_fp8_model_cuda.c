@@ -15,8 +15,8 @@
 
 #include <cuda_runtime_api.h>
 
-#include "kernels/fp8_math.h"
-#include "kernels/model/model.h"
+#include "kernels/float_bits.h"
+#include "train/kernels/kernels.h"
 
 #define PROGRAM "test_fp8_model_cuda"
 #include "tests/gpu/programs/guarded.h"

@@ -18,7 +18,7 @@
 
 #include <cuda_runtime_api.h>
 
-#include "kernels/model/model.h"
+#include "train/kernels/kernels.h"
 #include "tests/gpu/programs/kernels_fp64.h"
 #define PROGRAM "test_model_cuda"
 #include "tests/gpu/support/need.h"

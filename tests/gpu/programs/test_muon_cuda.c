@@ -10,9 +10,9 @@
 
 #include <cuda_runtime_api.h>
 
-#include "kernels/shard/shard.h"
-#include "kernels/shard/shard_math.h"
-#include "kernels/shard/step_math.h"
+#include "kernels/shard.h"
+#include "kernels/shard_math.h"
+#include "kernels/step_math.h"
 #include "tests/unit/optimizer/muon_fp64.h"
 
 #define N_STEPS 5

@@ -14,8 +14,8 @@
 
 #include <cuda_runtime_api.h>
 
-#include "kernels/shard/shard.h"
-#include "kernels/shard/step_math.h"
+#include "kernels/shard.h"
+#include "kernels/step_math.h"
 
 #define LARGE ((size_t)100000000)
 #define N_OF(array) (sizeof(array) / sizeof(array)[0])

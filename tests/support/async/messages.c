@@ -10,11 +10,11 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "base/deadline.h"
+#include "base/system.h"
 #include "base/log.h"
-#include "comm/gpu/beside_host.h"
+#include "comm/gpu/transports.h"
 #include "comm/host/shared_block.h"
-#include "comm/private_window.h"
+#include "comm/communicator.h"
 #include "tests/mpi/expect.h"
 #include "tests/support/async_device.h"
 

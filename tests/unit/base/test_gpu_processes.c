@@ -11,7 +11,7 @@
 #include <unistd.h>
 
 #include "tests/support/support.h"
-#include "zero/device/gpu_processes.h"
+#include "zero/device/device.h"
 
 #define ADDRESS "0000:3b:00.0"
 

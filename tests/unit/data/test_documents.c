@@ -6,7 +6,7 @@
 
 #include "tests/support/stderr_capture.h"
 #include "tests/unit/data/token_cases.h"
-#include "train/tokens/token_documents.h"
+#include "train/data/token_format.h"
 
 /* Of lengths from 1 to some 20; some begin and some end with a sequence. */
 static bool irregular(int token)

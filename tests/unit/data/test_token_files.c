@@ -1,7 +1,7 @@
 /* test_token_files.c - token files: what is written is read, and what is wrong is one line. */
 #include "tests/support/stderr_capture.h"
 #include "tests/support/support.h"
-#include "train/tokens/token_files.h"
+#include "train/data/token_files.h"
 
 #include <stdlib.h>
 #include <sys/stat.h>

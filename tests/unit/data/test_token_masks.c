@@ -7,7 +7,7 @@
 
 #include "tests/support/stderr_capture.h"
 #include "tests/unit/data/token_cases.h"
-#include "train/tokens/token_mask.h"
+#include "train/data/token_format.h"
 
 /* ---- Files ---- */
 

@@ -1,4 +1,4 @@
-/* token_writer.h - writes zerotrain's own token files for tests, by the format's text alone (token_header.h). */
+/* token_writer.h - writes zerotrain's own token files for tests, by the format's text alone (token_format.h). */
 #ifndef ZERO_TEST_TOKEN_WRITER_H
 #define ZERO_TEST_TOKEN_WRITER_H
 

@@ -4,7 +4,7 @@
 #include <string.h>
 
 #include "tests/support/scratch.h"
-#include "zero/disk/checkpoint_removal.h"
+#include "zero/checkpoint/checkpoint_removal.h"
 
 #define LIMIT_S 30.0
 

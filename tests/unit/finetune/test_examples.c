@@ -5,7 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "kernels/shard/shard.h"
+#include "kernels/shard.h"
 #include "tests/support/support.h"
 
 #define LIMIT_S 60.0

@@ -9,7 +9,7 @@
 
 #include "tests/support/support.h"
 #include "tests/support/trainer.h"
-#include "train/forward/print_text.h"
+#include "train/text/generate.h"
 
 #define LIMIT_S 60.0
 
@@ -98,7 +98,7 @@ static void set_up(void)
     support_output_free(&output);
 }
 
-static int generate(support_output_t *output, int n_ranks, const char *arguments)
+static int generate_text(support_output_t *output, int n_ranks, const char *arguments)
 {
     if (n_ranks == 1)
         return support_run(output, LIMIT_S, "cd %s && %s/zerotrain generate %s", scratch, support_build(), arguments);
@@ -110,7 +110,7 @@ static int generate(support_output_t *output, int n_ranks, const char *arguments
 START_TEST(a_model_says_what_it_has_learned)
 {
     support_output_t output;
-    ck_assert_int_eq(generate(&output, 1, "--temperature 0 --max-tokens 50 --prompt-file prompt.txt ck"), 0);
+    ck_assert_int_eq(generate_text(&output, 1, "--temperature 0 --max-tokens 50 --prompt-file prompt.txt ck"), 0);
     ck_assert_msg(strstr(output.out, " or not to be, that is the question; to be") == output.out, "%s", output.out);
     ck_assert_uint_eq(strlen(output.out), 51);
     const char *line = strstr(output.err, "50 tokens behind a prompt of 5, ");
@@ -122,7 +122,7 @@ START_TEST(a_model_says_what_it_has_learned)
     ck_assert_msg(first_ms > 0.0f && later_ms > 0.0f && 34.0f * later_ms < 50.1e3f / rate, "%s", line);
     support_output_free(&output);
     /* A line feed at the end of the file is part of the prompt. */
-    ck_assert_int_eq(generate(&output, 1, "--temperature 0 --max-tokens 1 --prompt-file line.txt ck"), 0);
+    ck_assert_int_eq(generate_text(&output, 1, "--temperature 0 --max-tokens 1 --prompt-file line.txt ck"), 0);
     ck_assert_msg(strstr(output.err, "behind a prompt of 6") != NULL, "%s", output.err);
     support_output_free(&output);
 }
@@ -139,18 +139,18 @@ START_TEST(the_text_is_the_same_on_any_number_of_ranks_at_every_stage)
     support_output_t first, other;
     char arguments[256];
     snprintf(arguments, sizeof arguments, "%s --seed 7 ck", draws);
-    ck_assert_int_eq(generate(&first, 1, arguments), 0);
+    ck_assert_int_eq(generate_text(&first, 1, arguments), 0);
     for (size_t i = 0; i < sizeof CASES / sizeof CASES[0]; i++) {
         if (support_leaves_out(CASES[i].n_ranks))
             continue;
         snprintf(arguments, sizeof arguments, "--stage %s %s --seed 7 ck", CASES[i].stage, draws);
-        int code = generate(&other, CASES[i].n_ranks, arguments);
+        int code = generate_text(&other, CASES[i].n_ranks, arguments);
         ck_assert_msg(code == 0 && strcmp(first.out, other.out) == 0, "%d ranks, stage %s: %s%s", CASES[i].n_ranks,
                       CASES[i].stage, other.err, other.out);
         support_output_free(&other);
     }
     snprintf(arguments, sizeof arguments, "%s --seed 8 ck", draws);
-    ck_assert_int_eq(generate(&other, 1, arguments), 0);
+    ck_assert_int_eq(generate_text(&other, 1, arguments), 0);
     ck_assert_str_ne(first.out, other.out);
     support_output_free(&first);
     support_output_free(&other);
@@ -181,7 +181,7 @@ START_TEST(a_text_ends_where_the_model_ends_it)
     char path[512];
     snprintf(path, sizeof path, "%s/ck/latest/generation_config.json", scratch);
     support_write_file(path, "{\"eos_token_id\": [0, 59]}", strlen("{\"eos_token_id\": [0, 59]}"));
-    ck_assert_int_eq(generate(&output, 1, "--temperature 0 --prompt 'to be' ck"), 0);
+    ck_assert_int_eq(generate_text(&output, 1, "--temperature 0 --prompt 'to be' ck"), 0);
     ck_assert_str_eq(output.out, " or not to be, that is the question\n");
     support_output_free(&output);
 }
@@ -190,8 +190,8 @@ END_TEST
 START_TEST(a_text_that_ends_at_the_last_position_says_so)
 {
     support_output_t output;
-    ck_assert_int_eq(generate(&output, 1, "--prompt ab --temperature 0 --max-tokens 9999 --set model.seq_len=20 ck"),
-                     0);
+    ck_assert_int_eq(
+        generate_text(&output, 1, "--prompt ab --temperature 0 --max-tokens 9999 --set model.seq_len=20 ck"), 0);
     int most = 0, positions = 0, n_taken = 0;
     const char *line = strstr(output.err, "generate: at most "),
                *taken = strstr(output.err, " tokens behind a prompt of");
@@ -227,7 +227,7 @@ static const struct {
 START_TEST(mistakes_are_refused_with_a_line)
 {
     support_output_t output;
-    int code = generate(&output, 1, refusals[_i].arguments);
+    int code = generate_text(&output, 1, refusals[_i].arguments);
     ck_assert_msg(code == 2, "%s: exit code %d\n%s", refusals[_i].arguments, code, output.err);
     ck_assert_msg(strstr(output.err, refusals[_i].says) && support_count(output.err, "\n") == 1, "%s: %s",
                   refusals[_i].arguments, output.err);

@@ -9,8 +9,7 @@
 #include <string.h>
 
 #include "tests/support/support.h"
-#include "train/tokenizer/pattern.h"
-#include "train/tokenizer/split.h"
+#include "train/text/split.h"
 
 static const char *const TAKEN[] = {
     SPLIT_GPT2,

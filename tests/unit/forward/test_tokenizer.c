@@ -12,7 +12,7 @@
 
 #include "tests/support/support.h"
 #include "train/report/report.h"
-#include "train/tokenizer/tokenizer.h"
+#include "train/text/tokenizer.h"
 #include "train/report/utf8.h"
 
 #define SAMPLES "tests/reference/tokenizers/"

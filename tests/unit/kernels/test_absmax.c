@@ -1,6 +1,6 @@
 /* test_absmax.c - the absolute maximum that a kernel records of what it writes, against a search of that; and that
  * asking for it changes nothing else. */
-#include "kernels/fp8_math.h"
+#include "kernels/float_bits.h"
 #include "tests/support/model_fixture.h"
 
 typedef struct kernel_case {

@@ -4,7 +4,7 @@
 #include <math.h>
 #include <omp.h>
 
-#include "kernels/shard/step_math.h"
+#include "kernels/step_math.h"
 #include "tests/support/shard_support.h"
 
 /* ---- A shard and its copies ---- */

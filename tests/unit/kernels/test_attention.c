@@ -2,7 +2,7 @@
  * of scores; backward against the closed form in fp64 and, at a small size, against central differences. With documents
  * the reference is each document on its own.
  */
-#include "kernels/model/attention_shape.h"
+#include "train/kernels/common.h"
 #include "tests/support/model_fixture.h"
 
 typedef struct shape {

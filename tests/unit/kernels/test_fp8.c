@@ -1,6 +1,6 @@
 /* test_fp8.c - fp8 against its definition written with ldexp and a search for the nearest number: all bytes, every
  * place where rounding turns, scales, casts of matrices from every dtype; and products against fp64. */
-#include "kernels/fp8_math.h"
+#include "kernels/float_bits.h"
 #include "tests/support/model_fixture.h"
 
 /* ---- The formats by their definition ---- */

@@ -1,4 +1,4 @@
-/* test_fp8_params.c - parameters in fp8 (kernels/shard/fp8.c): scales and bytes are those of the format's definition
+/* test_fp8_params.c - parameters in fp8 (kernels/fp8.c): scales and bytes are those of the format's definition
  * (tests/support/fp8_reference.h), in every build, and do not depend on how matrices are cut into shards. */
 #include <math.h>
 #include <omp.h>

@@ -1,7 +1,7 @@
 /* test_gelu.c - tests exp and GELU against the C library in fp64; the slope also against central differences. */
 #include "tests/support/model_fixture.h"
 
-#include "kernels/model/vector_math.h"
+#include "train/kernels/vector_math.h"
 
 #define N_ROWS 187
 #define WIDTH 107

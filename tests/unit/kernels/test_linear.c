@@ -10,7 +10,7 @@ typedef struct shape {
 } shape_t;
 
 /* One element; GPT-2's c_attn and c_proj at dim 36; odd everything; enough for several blocks on any machine; and an
- * inner extent of more than the rows that sgemm.c copies at a time, with columns copied behind others and alone. */
+ * inner extent of more than the rows that linear.c copies at a time, with columns copied behind others and alone. */
 static const shape_t shapes[] = {{1, 1, 1},       {51, 36, 108}, {51, 144, 36}, {3, 7, 259},
                                  {333, 130, 517}, {2, 1100, 36}, {9, 1030, 7}};
 #define N_SHAPES (sizeof shapes / sizeof shapes[0])

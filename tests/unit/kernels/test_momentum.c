@@ -5,7 +5,7 @@
 #include <math.h>
 #include <omp.h>
 
-#include "kernels/shard/step_math.h"
+#include "kernels/step_math.h"
 #include "tests/support/shard_support.h"
 
 #define N_ELEMS ((size_t)200003)

@@ -3,7 +3,7 @@
 #include <math.h>
 #include <omp.h>
 
-#include "kernels/shard/shard_math.h"
+#include "kernels/shard_math.h"
 #include "tests/support/shard_support.h"
 
 static const double pi = 3.14159265358979323846;

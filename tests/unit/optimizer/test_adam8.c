@@ -4,8 +4,8 @@
 #include <math.h>
 #include <omp.h>
 
-#include "kernels/shard/adam8_tables.h"
-#include "kernels/shard/step_math.h"
+#include "kernels/adam8_tables.h"
+#include "kernels/step_math.h"
 #include "tests/unit/optimizer/adam8_fp64.h"
 #include "tests/support/shard_support.h"
 #include "tests/support/stderr_capture.h"

@@ -5,14 +5,14 @@
 #include <math.h>
 #include <omp.h>
 
-#include "kernels/shard/shard_math.h"
-#include "kernels/shard/step_math.h"
+#include "kernels/shard_math.h"
+#include "kernels/step_math.h"
 #include "tests/unit/optimizer/muon_fp64.h"
 #include "tests/support/shard_support.h"
 
 /* ---- Orthogonalizing ---- */
 
-/* Tall and wide, of one row, column and element, whole tiles of matmul.c and parts of them, several tiles and depths.
+/* Tall and wide, of one row, column and element, whole tiles of muon.c and parts of them, several tiles and depths.
  */
 static const struct {
     size_t rows, cols;

@@ -10,7 +10,7 @@
 #include "tests/support/support.h"
 #include "tests/support/trainer.h"
 #include "train/model/cuda_graphs.h"
-#include "train/model/unit_tensors.h"
+#include "train/model/arch.h"
 
 #define N_UNITS 2
 #define N_ELEMS 24

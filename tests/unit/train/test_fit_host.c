@@ -6,7 +6,7 @@
 #include <string.h>
 
 #include "tests/support/support.h"
-#include "train/fit/solve.h"
+#include "train/planning/solve.h"
 #include "train/options/options_table.h"
 #include "zero/plan/layout.h"
 #include "zero/plan/plan.h"

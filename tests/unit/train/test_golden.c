@@ -14,7 +14,7 @@
 #include "tests/support/support.h"
 #include "tests/support/trainer.h"
 #include "train/data/data.h"
-#include "train/lr.h"
+#include "train/run.h"
 
 #define REFERENCE "tests/reference/"
 

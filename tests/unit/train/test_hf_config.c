@@ -1,4 +1,4 @@
-/* Tests of src/train/hugging_face/hf_config.c: a model's config.json fills what the user left open, and what does not
+/* Tests of src/train/hub/hf_config.c: a model's config.json fills what the user left open, and what does not
  * fit is refused in one line. */
 #include <stdio.h>
 #include <stdlib.h>
@@ -6,7 +6,7 @@
 #include <unistd.h>
 
 #include "tests/support/support.h"
-#include "train/hugging_face/hf_config.h"
+#include "train/hub/hf_config.h"
 #include "train/options/options_table.h"
 #include "train/report/report.h"
 

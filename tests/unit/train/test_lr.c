@@ -1,6 +1,6 @@
 /* test_lr.c - learning rates against closed forms. */
 #include "tests/support/support.h"
-#include "train/lr.h"
+#include "train/run.h"
 
 #include <math.h>
 

@@ -14,7 +14,7 @@
 #include "tests/support/stderr_capture.h"
 #include "tests/support/support.h"
 #include "tests/support/trainer.h"
-#include "train/forward/draw.h"
+#include "train/text/draw.h"
 #include "train/model/arch.h"
 #include "zero/engine/engine.h"
 

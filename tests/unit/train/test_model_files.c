@@ -7,7 +7,7 @@
 
 #include "tests/support/stderr_capture.h"
 #include "tests/support/support.h"
-#include "train/hugging_face/model_files.h"
+#include "train/hub/model_files.h"
 
 #define RUN_LIMIT_S 60.0
 

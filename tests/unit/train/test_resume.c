@@ -19,7 +19,7 @@
 #include "tests/support/support.h"
 #include "tests/support/stderr_capture.h"
 #include "train/options/options_table.h"
-#include "train/resume_check.h"
+#include "train/data/resume_check.h"
 
 #define RUN_LIMIT_S 60.0
 #define N_STEPS 20

@@ -15,7 +15,7 @@
 #include "tests/support/allocations.h"
 #include "tests/support/stderr_capture.h"
 #include "tests/support/support.h"
-#include "train/report/trace_file.h"
+#include "train/report/trace.h"
 
 #define RUN_LIMIT_S 60.0
 #define N_STEPS 6

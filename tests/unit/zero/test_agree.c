@@ -4,8 +4,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "kernels/shard/shard.h"
-#include "kernels/shard/step_math.h"
+#include "kernels/shard.h"
+#include "kernels/step_math.h"
 #include "tests/support/support.h"
 #include "zero.h"
 

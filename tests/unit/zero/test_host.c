@@ -12,9 +12,8 @@
 #include "tests/support/stderr_capture.h"
 #include "tests/support/support.h"
 #include "base/memory.h"
-#include "zero/offload/host_cores.h"
-#include "zero/device/host_memory.h"
 #include "zero/offload/host_pool.h"
+#include "zero/device/device.h"
 
 /* ---- cores ---- */
 

@@ -10,7 +10,6 @@
 #include "zero/plan/layout.h"
 #include "zero/plan/order.h"
 #include "zero/plan/plan.h"
-#include "zero/plan/unsharded.h"
 
 #define N_RANDOM_MODELS 400
 

@@ -1,4 +1,4 @@
-/* test_load_weights.c - src/zero/checkpoint/load_weights.c: every number arrives where it belongs, at every stage,
+/* test_load_weights.c - src/zero/checkpoint/weights_directory.c: every number arrives where it belongs, at every stage,
  * dtype and number of ranks; whatever is wrong with a directory is one line, and one status on all ranks.
  *
  * The numbers are a formula of tensor and element, so any rank can check what it holds. With arguments this program is

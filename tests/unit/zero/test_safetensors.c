@@ -1,4 +1,4 @@
-/* Tests of src/zero/disk/safetensors.c: good files give the numbers that are in them, bad ones a status and one
+/* Tests of src/zero/checkpoint/safetensors.c: good files give the numbers that are in them, bad ones a status and one
  * line. */
 #include <math.h>
 #include <stdio.h>
@@ -8,7 +8,7 @@
 
 #include "tests/support/log_lines.h"
 #include "tests/support/support.h"
-#include "zero/disk/safetensors.h"
+#include "zero/checkpoint/safetensors.h"
 
 static char *path;
 

@@ -1,0 +1,52 @@
+/* system.h - how long a rank waits for its peers before it gives up and logs which of them did not come. */
+#ifndef ZERO_SYSTEM_H
+#define ZERO_SYSTEM_H
+
+#include <errno.h>
+#include <pthread.h>
+#include <signal.h>
+
+#include "zero.h"
+
+int64_t zero_now_ns(void); /* monotonic */
+
+/* Reads ZERO_TIMEOUT_S, in seconds (fractions allowed), from the environment. The default is 600: more than the longest
+ * step or checkpoint takes. */
+zero_status_t zero_timeout_ns(int64_t *timeout_ns);
+
+/* ---- numbers ---- */
+/* Reads numbers with a decimal point, whatever the host program's locale. */
+
+/* As strtod and strtof in the locale "C". */
+double zero_strtod(const char *text, char **end);
+float zero_strtof(const char *text, char **end);
+
+/* ---- retry ---- */
+/* Makes a system call again that a signal has interrupted. */
+
+/* call: returns -1 and sets errno if it fails. */
+#define ZERO_RETRY(call)                                                                                               \
+    __extension__({                                                                                                    \
+        __typeof__(call) zero_result;                                                                                  \
+        do                                                                                                             \
+            zero_result = (call);                                                                                      \
+        while (zero_result == -1 && errno == EINTR);                                                                   \
+        zero_result;                                                                                                   \
+    })
+
+/* ---- threads ---- */
+/* Starts threads of the library's and the trainer's own. Signals are the program's: its own threads get
+ * them, whichever it has chosen. */
+
+/* As pthread_create; the thread has all signals blocked. */
+static inline int zero_thread_create(pthread_t *thread, void *(*run)(void *user), void *user)
+{
+    sigset_t all, before;
+    sigfillset(&all);
+    pthread_sigmask(SIG_SETMASK, &all, &before);
+    int error = pthread_create(thread, NULL, run, user);
+    pthread_sigmask(SIG_SETMASK, &before, NULL);
+    return error;
+}
+
+#endif

@@ -1,0 +1,167 @@
+/* resume_check.c - see resume_check.h. */
+#include "train/data/resume_check.h"
+
+#include <inttypes.h>
+#include <stdarg.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "train/options/options_table.h"
+#include "train/report/report.h"
+
+typedef enum change {
+    CHANGE_REFUSED,
+    CHANGE_FORCED, /* refused unless --force */
+    CHANGE_REPORTED,
+    CHANGE_FREE, /* affects nothing that is computed, or only how often something is reported */
+} change_t;
+
+/* The first rule that matches counts. key NULL: any key of the section. */
+static const struct {
+    const char *section, *key;
+    change_t change;
+} rules[] = {
+    {"model", "init", CHANGE_FREE},
+    {"model", "tokenizer", CHANGE_FREE},
+    {"model", "recompute", CHANGE_FREE},
+    {"model", "recompute_none", CHANGE_FREE},
+    {"model", "recompute_light", CHANGE_FREE},
+    {"model", NULL, CHANGE_REFUSED},
+    {"data", "format", CHANGE_FREE}, /* its effect is compared, as the number of tokens */
+    {"data", NULL, CHANGE_REPORTED},
+    {"train", "seed", CHANGE_FORCED},
+    {"train", "optimizer", CHANGE_REFUSED}, /* its state is another */
+    {"train", "micro_batch", CHANGE_FREE},  /* follows from the number of ranks */
+    {"train", "eval_every", CHANGE_FREE},
+    {"train", "sample_every", CHANGE_FREE},
+    {"train", NULL, CHANGE_REPORTED},
+    {"zero", "reduction", CHANGE_REPORTED},
+    {"zero", "reduce_every_micro_step", CHANGE_REPORTED},
+};
+
+static change_t change_of(const option_row_t *row)
+{
+    for (size_t i = 0; i < sizeof rules / sizeof rules[0]; i++)
+        if (strcmp(rules[i].section, row->section) == 0 && (!rules[i].key || strcmp(rules[i].key, row->key) == 0))
+            return rules[i].change;
+    return CHANGE_FREE;
+}
+
+/* What has changed, as one line: "train.lr was 0.003, is 0.001; ...". What does not fit is left out. */
+typedef struct changes {
+    size_t n_bytes;
+    char text[OPTIONS_MAX_PATH];
+} changes_t;
+
+__attribute__((format(printf, 2, 3))) static void add_change(changes_t *changes, const char *format, ...)
+{
+    va_list args;
+    size_t room = sizeof changes->text - changes->n_bytes;
+    const char *separator = changes->n_bytes > 0 ? "; " : "";
+    char text[OPTIONS_MAX_PATH];
+    va_start(args, format);
+    vsnprintf(text, sizeof text, format, args);
+    va_end(args);
+    int length = snprintf(changes->text + changes->n_bytes, room, "%s%s", separator, text);
+    if (length >= 0 && (size_t)length < room)
+        changes->n_bytes += (size_t)length;
+    else
+        changes->text[changes->n_bytes] = 0;
+}
+
+/* ---- settings ---- */
+
+/* Adds a changed setting. Reals are shown with 6 digits if that is enough to see the difference. */
+static void add_setting(changes_t *changes, const option_row_t *row, const char *saved, const char *mine)
+{
+    char before[32], now[32];
+    snprintf(before, sizeof before, "%.6g", strtod(saved, NULL));
+    snprintf(now, sizeof now, "%.6g", strtod(mine, NULL));
+    bool shorter = row->type == OPTION_REAL && strcmp(before, now) != 0;
+    add_change(changes, "%s.%s was %s, is %s", row->section, row->key, shorter ? before : saved, shorter ? now : mine);
+}
+
+static zero_status_t check_setting(const options_t *options, const char *path, const option_row_t *row,
+                                   const char *saved, changes_t *changes)
+{
+    char mine[OPTIONS_MAX_PATH + 2];
+    change_t change = change_of(row);
+    option_format(row, options, mine);
+    if (!saved || strcmp(saved, mine) == 0 || change == CHANGE_FREE)
+        return ZERO_OK;
+    if (change == CHANGE_REFUSED)
+        return report_error(ZERO_ERROR_USAGE,
+                            "[%s] %s = %s, but the checkpoint '%s' was made with %s: resume with the same %s",
+                            row->section, row->key, mine, path, saved,
+                            strcmp(row->section, "model") == 0 ? "model" : "one, or give it as [model] init");
+    if (change == CHANGE_FORCED && !options->force)
+        return report_error(
+            ZERO_ERROR_USAGE,
+            "[%s] %s = %s, but the checkpoint '%s' was made with %s: its position in the data would mean "
+            "other sequences; resume with the same, or with --force from that position of the new order",
+            row->section, row->key, mine, path, saved);
+    add_setting(changes, row, saved, mine);
+    return ZERO_OK;
+}
+
+static zero_status_t check_settings(const options_t *options, const char *path, const json_t *config,
+                                    changes_t *changes)
+{
+    for (const option_row_t *row = option_rows; row < option_rows + n_option_rows; row++) {
+        const json_t *section = json_object_get(config, row->section);
+        const char *saved = json_string_value(json_object_get(section, row->key));
+        TRY(check_setting(options, path, row, saved, changes));
+    }
+    return ZERO_OK;
+}
+
+/* ---- data ---- */
+
+/* Writes the hash as text, since many JSON readers do not keep 64 bits of a number. */
+static void write_sample(const data_identity_t *data, char text[20])
+{
+    snprintf(text, 20, "%016" PRIx64, data->sample);
+}
+
+bool resume_check_add(const data_identity_t *data, json_t *object)
+{
+    char sample[20];
+    write_sample(data, sample);
+    return json_object_set_new(object, "tokens", json_integer(data->n_tokens)) == 0 &&
+           json_object_set_new(object, "sample", json_string(sample)) == 0;
+}
+
+static zero_status_t check_data(const options_t *options, const char *path, const json_t *saved,
+                                const data_identity_t *data, changes_t *changes)
+{
+    char mine[20];
+    const json_t *n_tokens = json_object_get(saved, "tokens");
+    const char *sample = json_string_value(json_object_get(saved, "sample"));
+    write_sample(data, mine);
+    if (!json_is_integer(n_tokens) || !sample) /* written by an older version */
+        return ZERO_OK;
+    int64_t before = json_integer_value(n_tokens);
+    if (before == data->n_tokens && strcmp(sample, mine) == 0)
+        return ZERO_OK;
+    const char *likeness = before == data->n_tokens ? ", but other ones" : "";
+    if (!options->force)
+        return report_error(ZERO_ERROR_USAGE,
+                            "[data] train = '%s' is not what the checkpoint '%s' was made with: %" PRId64
+                            " tokens then, %" PRId64
+                            " now%s; its position in the data would mean other sequences: resume with the same files, "
+                            "or with --force from that position of the new order",
+                            options->data.train, path, before, data->n_tokens, likeness);
+    add_change(changes, "the training data were %" PRId64 " tokens, are %" PRId64 "%s", before, data->n_tokens,
+               likeness);
+    return ZERO_OK;
+}
+
+zero_status_t resume_check(const options_t *options, const char *path, const json_t *state, const data_identity_t *data)
+{
+    changes_t changes = {0};
+    TRY(check_settings(options, path, json_object_get(state, "config"), &changes));
+    TRY(check_data(options, path, json_object_get(state, "data"), data, &changes));
+    if (changes.n_bytes > 0)
+        report("resume: %s", changes.text);
+    return ZERO_OK;
+}

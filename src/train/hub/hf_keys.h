@@ -1,0 +1,55 @@
+/* hf_keys.h - which keys of config.json are known, and what they may be. hf_keys.h has those that are settings. */
+#ifndef ZEROTRAIN_HF_KEYS_H
+#define ZEROTRAIN_HF_KEYS_H
+
+#include <jansson.h>
+
+#include "train/options/options.h"
+
+/* ---- hf families ---- */
+/* What config.json says of each family of models: which keys are settings of [model], which must have
+ * one value, and which are written. For hf_config.c, which reads the file, and hf_config_write.c. */
+
+/* One setting of [model] and its key in the file. Rows are in an order in which `otherwise` can use earlier settings.
+ */
+typedef struct hf_key {
+    const char *key, *hf_key;
+    double (*otherwise)(
+        const options_t *filled); /* the value if the key is missing or null; NULL: the key is required */
+} hf_key_t;
+
+/* A key and the one value that is supported, as JSON. If the key is missing, transformers uses this same value. */
+typedef struct hf_fixed {
+    const char *hf_key, *value;
+} hf_fixed_t;
+
+/* A key of the object rope_scaling stands here with that name before it (hf_config.c, take_rope). */
+#define HF_SCALING "rope_scaling."
+
+/* Tables end with a row of zeros. */
+typedef struct hf_family {
+    const char *model_type;
+    const hf_key_t *keys;
+    const hf_fixed_t *fixed; /* required, and always written */
+    const hf_fixed_t *written;
+} hf_family_t;
+
+extern const hf_family_t hf_families[]; /* by options_arch_t */
+extern const int n_hf_families;
+extern const hf_fixed_t hf_all_written[]; /* of every family */
+
+/* Returns what a well-known family computes that is missing here; NULL: it is not known. */
+const char *hf_family_missing(const char *model_type);
+
+/* ---- hf keys ---- */
+
+/* Refuses the first key that makes this architecture (options_arch_t) compute what is not implemented. path: the file,
+ * for the line. */
+zero_status_t hf_keys_check(const char *path, const json_t *json, int arch);
+/* Says in a line which keys are not known, if there are such. */
+void hf_keys_report_unknown(const char *path, const json_t *json, int arch);
+
+/* Logs that a key has a value that is not supported. wanted: what is, or "null" for none. */
+zero_status_t hf_keys_refuse(const char *path, const char *key, const json_t *value, const char *wanted);
+
+#endif

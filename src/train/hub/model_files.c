@@ -1,0 +1,123 @@
+/* model_files.c - see model_files.h. A model may come from anywhere: a link in it must not bring another file of this
+ * machine into the checkpoint, which may be given away. */
+#include "train/hub/model_files.h"
+
+#include <errno.h>
+#include <inttypes.h>
+#include <limits.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <fcntl.h>
+#include <unistd.h>
+#include <xxhash.h>
+
+#include "base/system.h"
+#include "train/report/report.h"
+
+#define TOKENIZER "tokenizer.json"
+#define MAX_BYTES ((uint64_t)64 << 20)
+
+static const char *const NAMES[] = {TOKENIZER,           "tokenizer.model",     "tokenizer_config.json",
+                                    "vocab.json",        "merges.txt",          "special_tokens_map.json",
+                                    "added_tokens.json", "chat_template.jinja", "generation_config.json"};
+_Static_assert(sizeof NAMES / sizeof NAMES[0] == MODEL_FILES_MAX, "room for every file");
+
+/* Returns whether a path without links is of a file right in the directory, or in the blobs of its model in Hugging
+ * Face's cache: models--X/snapshots/REVISION links to models--X/blobs. */
+static bool belongs(const char *file, const char *directory)
+{
+    char parent[PATH_MAX], blobs[PATH_MAX + 16];
+    size_t length = (size_t)(strrchr(file, '/') - file);
+    snprintf(parent, sizeof parent, "%.*s", (int)length, file);
+    if (strcmp(parent, directory) == 0)
+        return true;
+    snprintf(blobs, sizeof blobs, "%s", directory);
+    for (int up = 0; up < 2; up++) {
+        char *slash = strrchr(blobs, '/');
+        if (!slash)
+            return false;
+        *slash = 0;
+        if (up == 0 && strcmp(strrchr(blobs, '/') ? strrchr(blobs, '/') : "", "/snapshots") != 0)
+            return false;
+    }
+    strcat(blobs, "/blobs");
+    return strcmp(parent, blobs) == 0;
+}
+
+/* Reads a whole file. Returns why it cannot be kept; NULL: *data is its content, for free(). */
+static const char *read_file(const char *path, void **data, size_t *n_bytes)
+{
+    struct stat info;
+    int fd = ZERO_RETRY(open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOFOLLOW));
+    if (fd < 0)
+        return strerror(errno);
+    const char *fault = fstat(fd, &info) != 0             ? strerror(errno)
+                        : !S_ISREG(info.st_mode)          ? "it is not a regular file"
+                        : info.st_size == 0               ? "it is empty"
+                        : info.st_size > (off_t)MAX_BYTES ? "it is larger than 64 MiB"
+                                                          : NULL;
+    *data = fault ? NULL : malloc((size_t)info.st_size);
+    size_t n = 0, size = fault ? 0 : (size_t)info.st_size;
+    if (!fault && !*data)
+        fault = "there is no memory for it";
+    while (!fault && n < size) {
+        ssize_t got = read(fd, (char *)*data + n, size - n);
+        if (got > 0)
+            n += (size_t)got;
+        else if (got == 0 || errno != EINTR)
+            fault = got == 0 ? "it becomes shorter" : strerror(errno);
+    }
+    close(fd);
+    if (fault)
+        free(*data);
+    *n_bytes = size;
+    return fault;
+}
+
+static void add(model_files_t *files, const char *name, void *data, size_t n_bytes)
+{
+    files->files[files->n_files++] = (zero_save_file_t){.name = name, .data = data, .n_bytes = n_bytes};
+    files->n_bytes += n_bytes;
+    if (strcmp(name, TOKENIZER) == 0)
+        files->tokenizer = XXH3_64bits(data, n_bytes);
+}
+
+/* Reads a file if it is there. `directory` has no links. */
+static void take(model_files_t *files, const char *directory, const char *name)
+{
+    char path[PATH_MAX + 64], real[PATH_MAX];
+    void *data = NULL;
+    size_t n_bytes = 0;
+    snprintf(path, sizeof path, "%s/%s", directory, name);
+    if (!realpath(path, real)) {
+        if (errno != ENOENT || faccessat(AT_FDCWD, path, F_OK, AT_SYMLINK_NOFOLLOW) == 0)
+            report("'%s' is not kept in checkpoints: %s", path, strerror(errno));
+        return;
+    }
+    const char *fault =
+        belongs(real, directory) ? read_file(real, &data, &n_bytes) : "it is a link out of the model's directory";
+    if (fault)
+        report("'%s' is not kept in checkpoints: %s", path, fault);
+    else
+        add(files, name, data, n_bytes);
+}
+
+zero_status_t model_files_read(const char *directory, model_files_t *files)
+{
+    char real[PATH_MAX];
+    *files = (model_files_t){0};
+    if (!realpath(directory, real))
+        return report_error(ZERO_ERROR_USAGE, "cannot read the directory '%s': %s", directory, strerror(errno));
+    for (size_t i = 0; i < MODEL_FILES_MAX; i++)
+        take(files, real, NAMES[i]);
+    return ZERO_OK;
+}
+
+void model_files_free(model_files_t *files)
+{
+    for (int i = 0; i < files->n_files; i++)
+        free((void *)files->files[i].data);
+    *files = (model_files_t){0};
+}

@@ -1,0 +1,84 @@
+/* common.h - what head_loss adds to the loss is a multiple of this, on every device: sums of such numbers over
+ * micro-steps and ranks are exact below 2^11, and so have no order. It is 2^-15 of a unit in the last place of a loss
+ * of 0.1 in fp32. */
+#ifndef ZERO_COMMON_H
+#define ZERO_COMMON_H
+
+#include <math.h>
+#include <stddef.h>
+
+#include "train/kernels/kernels.h"
+
+#define ZERO_LOSS_UNIT 0x1p-42
+
+/* ---- attention shape ---- */
+/* The sizes of attention, and which of them fast kernels compute: pure arithmetic, in every build. */
+
+typedef struct zero_attention_shape {
+    size_t n_batch, seq_len, n_heads, n_kv_heads, head_dim;
+} zero_attention_shape_t;
+
+/* Returns whether cuDNN may be asked for attention of these sizes. If not, `why` (unless NULL) says what prevents it
+ * and which sizes would do. */
+bool zero_cudnn_may_serve(zero_dtype_t dtype, const zero_attention_shape_t *shape, char why[ZERO_MODEL_WHY]);
+
+/* Returns the same of our own kernel for tensor cores. */
+#define ZERO_ATTENTION_MMA_MAX_HEAD_DIM 128
+bool zero_attention_mma_may_serve(zero_dtype_t dtype, const zero_attention_shape_t *shape, char why[ZERO_MODEL_WHY]);
+
+/* ---- fp8 product ---- */
+/* Which copies of its operands a linear layer's product in fp8 reads, for every device. */
+
+/* An operand, with the summed extent contiguous. */
+typedef struct zero_fp8_operand {
+    zero_fp8_format_t format;
+    const uint8_t *bytes;
+    const zero_fp8_scales_t *scales;
+} zero_fp8_operand_t;
+
+/* c[m, n] = a[m, k] b[n, k]^T */
+typedef struct zero_fp8_product {
+    size_t m, n, k;
+    zero_fp8_operand_t a, b;
+} zero_fp8_product_t;
+
+/* Set *product to that of a function of the table; fail if an extent is no multiple of 16, or if the copy that the
+ * product reads was not made. */
+zero_status_t zero_fp8_forward(zero_fp8_product_t *product, const zero_fp8_t *x8, const zero_fp8_t *w8,
+                               zero_linear_layout_t layout, size_t n_rows, size_t n_in, size_t n_out);
+zero_status_t zero_fp8_backward_input(zero_fp8_product_t *product, const zero_fp8_t *dy8, const zero_fp8_t *w8,
+                                      zero_linear_layout_t layout, size_t n_rows, size_t n_in, size_t n_out);
+zero_status_t zero_fp8_backward_weight(zero_fp8_product_t *product, zero_linear_layout_t layout, const zero_fp8_t *x8,
+                                       const zero_fp8_t *dy8, size_t n_rows, size_t n_in, size_t n_out);
+
+/* Refuses a matrix that no product could read. */
+zero_status_t zero_fp8_check_matrix(size_t n_rows, size_t n_columns);
+
+/* ---- rope ---- */
+/* The frequencies of rotary position embedding, with the same bits on every device.
+ *
+ * Hugging Face's Llama computes them in fp32, as 1 / theta^(2 i / head_dim), each step rounded, and scales those of
+ * Llama 3.1 likewise. A difference in the last bit rotates a pair at position 10^6 by 0.06, so the same steps are
+ * rounded here. */
+
+/* Returns a frequency with the "llama3" scaling of transformers' modeling_rope_utils.py. */
+static inline float zero_rope_scaled(const zero_rope_t *rope, float frequency)
+{
+    float wavelength = 1.0f / frequency * 6.2831853071795865f;
+    if (wavelength < rope->original / rope->high_freq)
+        return frequency;
+    if (wavelength > rope->original / rope->low_freq)
+        return frequency / rope->factor;
+    float smooth = (1.0f / wavelength * rope->original - rope->low_freq) / (rope->high_freq - rope->low_freq);
+    return (1.0f - smooth) * frequency / rope->factor + smooth * frequency;
+}
+
+/* Returns the radians that pair i of a head is rotated by from one position to the next. */
+static inline float zero_rope_frequency(const zero_rope_t *rope, size_t i, size_t head_dim)
+{
+    float exponent = (float)(2 * i) / (float)head_dim;
+    float frequency = 1.0f / (float)pow((double)rope->theta, (double)exponent);
+    return rope->factor > 1.0f ? zero_rope_scaled(rope, frequency) : frequency;
+}
+
+#endif

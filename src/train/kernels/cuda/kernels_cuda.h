@@ -1,0 +1,162 @@
+/* kernels_cuda.h - what the C files of the CUDA model kernels share: the context behind zero_model_context_t, its
+ * stream, and scratch from its workspace.
+ *
+ * Activations have the dtype of the weights, for which the context was created. The C files decide which algorithm
+ * runs, how the workspace is divided and what is refused; the .cu files hold kernels and the launchers of
+ * launch.h. Every sum is taken in fp32, in an order that depends on shapes alone.
+ */
+#ifndef ZERO_MODEL_CUDA_H
+#define ZERO_MODEL_CUDA_H
+
+#include "base/cuda_status.h"
+#include "train/kernels/common.h"
+#include "train/kernels/cuda/launch.h"
+#include "train/kernels/kernels.h"
+#include "train/kernels/kernels_cpu.h"
+
+typedef struct zero_gemm_plans zero_gemm_plans_t; /* gemm_cuda.c: cuBLASLt's algorithm for each shape */
+typedef struct zero_cudnn zero_cudnn_t;           /* attention_cudnn.c: cuDNN's plan for each shape */
+
+/* What zero_model_context_t's `backend` points to. */
+typedef struct zero_model_cuda {
+    zero_dtype_t dtype;       /* of weights and activations */
+    size_t seq_len;           /* the limits' */
+    zero_gemm_plans_t *gemms; /* owned */
+    zero_cudnn_t *cudnn;      /* owned; NULL if our own kernels compute all attention */
+} zero_model_cuda_t;
+
+static inline zero_model_cuda_t *zero_model_cuda(const zero_model_context_t *ctx)
+{
+    return (zero_model_cuda_t *)ctx->backend;
+}
+
+static inline cudaStream_t zero_model_stream(const zero_model_context_t *ctx)
+{
+    return (cudaStream_t)ctx->stream;
+}
+
+/* Refuses a weight whose dtype is not the context's, which is the trainer's mistake. */
+static inline zero_status_t zero_check_weight(const zero_model_context_t *ctx, zero_weight_t weight)
+{
+    if (weight.data != NULL && weight.dtype != zero_model_cuda(ctx)->dtype)
+        return zero_fail(ZERO_ERROR_ARGUMENT, "a %s weight in a %s context", zero_dtype_name(weight.dtype),
+                         zero_dtype_name(zero_model_cuda(ctx)->dtype));
+    return ZERO_OK;
+}
+
+/* The workspace begins with cuBLASLt's part; scratch is behind it. */
+#define ZERO_GEMM_WORKSPACE_BYTES ((size_t)32 << 20) /* what cuBLAS asks for on Hopper */
+
+static inline zero_scratch_t zero_cuda_scratch(const zero_model_context_t *ctx)
+{
+    return (zero_scratch_t){(char *)ctx->workspace + ZERO_GEMM_WORKSPACE_BYTES,
+                            ctx->workspace_bytes - ZERO_GEMM_WORKSPACE_BYTES};
+}
+
+/* ---- gemm cuda ---- */
+/* Matrix products of a CUDA context. */
+
+zero_status_t zero_gemm_plans_create(zero_gemm_plans_t **plans);
+void zero_gemm_plans_destroy(zero_gemm_plans_t *plans); /* NULL is allowed */
+
+/* c[m, n] = op(a)[m, k] op(b)[k, n] (+ c) (+ bias[n]), row-major, with rows that start ld elements apart; op may
+ * transpose. a, b and bias have the context's dtype; sums are fp32, rounded once to c's dtype. With fp8, a and b are
+ * bytes in its formats, and sums are multiplied by both inverse scales; cuBLASLt then
+ * rounds them to c's dtype before it adds c, too. */
+typedef struct zero_cuda_gemm {
+    bool transpose_a, transpose_b;
+    size_t m, n, k;
+    const void *a;
+    size_t lda;
+    const void *b;
+    size_t ldb;
+    void *c;
+    size_t ldc;
+    zero_dtype_t c_dtype;
+    bool accumulate;
+    const void *bias;              /* NULL: none */
+    const zero_fp8_product_t *fp8; /* NULL: not in fp8 */
+    bool fast_sums;                /* fp8: sums may have fewer bits than fp32 */
+} zero_cuda_gemm_t;
+/* Queues the product. The first calls of a shape also choose its algorithm, and wait for the device. */
+zero_status_t zero_cuda_gemm(zero_model_context_t *ctx, const zero_cuda_gemm_t *gemm);
+
+/* ---- table entries ---- */
+/* The functions of the CUDA table that have a C file of their own; kernels_cuda.c puts them into the
+ * table. Contracts are in model.h. */
+
+/* ---- linear_cuda.c ---- */
+
+size_t zero_cuda_linear_workspace(const zero_model_limits_t *limits);
+zero_status_t zero_cuda_linear(zero_model_context_t *ctx, void *y, const void *x, zero_weight_t weight,
+                               zero_linear_layout_t layout, zero_weight_t bias, size_t n_rows, size_t n_in,
+                               size_t n_out);
+zero_status_t zero_cuda_linear_backward_input(zero_model_context_t *ctx, void *dx, bool accumulate, const void *dy,
+                                              zero_weight_t weight, zero_linear_layout_t layout, size_t n_rows,
+                                              size_t n_in, size_t n_out);
+zero_status_t zero_cuda_linear_backward_weight(zero_model_context_t *ctx, zero_grad_t dweight,
+                                               zero_linear_layout_t layout, zero_grad_t dbias, const void *x,
+                                               const void *dy, size_t n_rows, size_t n_in, size_t n_out);
+zero_status_t zero_cuda_sum_columns(zero_model_context_t *ctx, zero_grad_t sums, const void *x, size_t n_rows,
+                                    size_t n_columns);
+
+/* ---- fp8/fp8_cuda.c ---- */
+
+bool zero_cuda_fp8_is_available(zero_model_context_t *ctx, char why[ZERO_MODEL_WHY]);
+zero_status_t zero_cuda_fp8_cast(zero_model_context_t *ctx, const zero_fp8_t *x8, const void *x, bool absmax_is_known,
+                                 size_t n_rows, size_t n_columns);
+zero_status_t zero_cuda_fp8_cast_weight(zero_model_context_t *ctx, const zero_fp8_t *w8, zero_weight_t weight,
+                                        bool absmax_is_known, size_t n_rows, size_t n_columns);
+zero_status_t zero_cuda_fp8_transpose(zero_model_context_t *ctx, uint8_t *columns, const uint8_t *rows, size_t n_rows,
+                                      size_t n_columns);
+zero_status_t zero_cuda_linear_fp8(zero_model_context_t *ctx, void *y, const zero_fp8_t *x8, const zero_fp8_t *w8,
+                                   zero_linear_layout_t layout, zero_weight_t bias, size_t n_rows, size_t n_in,
+                                   size_t n_out);
+zero_status_t zero_cuda_linear_fp8_backward_input(zero_model_context_t *ctx, void *dx, const zero_fp8_t *dy8,
+                                                  const zero_fp8_t *w8, zero_linear_layout_t layout, size_t n_rows,
+                                                  size_t n_in, size_t n_out);
+zero_status_t zero_cuda_linear_fp8_backward_weight(zero_model_context_t *ctx, zero_grad_t dweight,
+                                                   zero_linear_layout_t layout, const zero_fp8_t *x8,
+                                                   const zero_fp8_t *dy8, size_t n_rows, size_t n_in, size_t n_out);
+
+/* ---- loss_cuda.c ---- */
+
+size_t zero_cuda_loss_workspace(const zero_model_limits_t *limits);
+zero_status_t zero_cuda_head_loss(zero_model_context_t *ctx, double *loss_sum, void *dx, zero_grad_t dweight,
+                                  const void *x, zero_weight_t weight, const int32_t *targets, double loss_weight,
+                                  const float *grad_scale, size_t n_rows, size_t dim, size_t vocab_size);
+zero_status_t zero_cuda_head_logits(zero_model_context_t *ctx, float *logits, const void *x, zero_weight_t weight,
+                                    size_t n_rows, size_t dim, size_t vocab_size);
+
+/* ---- attention/attention_cuda.c ---- */
+
+zero_status_t zero_cuda_attention_create(zero_model_context_t *ctx); /* what the context keeps for attention */
+void zero_cuda_attention_destroy(zero_model_context_t *ctx);
+size_t zero_cuda_attention_workspace(const zero_model_limits_t *limits);
+bool zero_cuda_attention_is_slow(zero_model_context_t *ctx, const zero_mask_t *mask, size_t n_batch, size_t seq_len,
+                                 size_t n_heads, size_t n_kv_heads, size_t head_dim, char why[ZERO_MODEL_WHY]);
+zero_status_t zero_cuda_attention(zero_model_context_t *ctx, void *out, float *logsumexp, const void *qkv,
+                                  const zero_mask_t *mask, size_t n_batch, size_t seq_len, size_t n_heads,
+                                  size_t n_kv_heads, size_t head_dim);
+zero_status_t zero_cuda_attention_backward(zero_model_context_t *ctx, void *dqkv, const void *dout, const void *qkv,
+                                           const void *out, const float *logsumexp, const zero_mask_t *mask,
+                                           size_t n_batch, size_t seq_len, size_t n_heads, size_t n_kv_heads,
+                                           size_t head_dim);
+/* Refuses shapes that no kernel of attention takes. */
+zero_status_t zero_cuda_check_attention(const zero_attention_shape_t *shape);
+
+/* ---- decode/attention_cached_cuda.c ---- */
+
+size_t zero_cuda_cached_workspace(const zero_model_limits_t *limits);
+zero_status_t zero_cuda_attention_cached(zero_model_context_t *ctx, void *out, float *logsumexp, void *cache,
+                                         const void *qkv, const zero_mask_t *mask, size_t n_new, size_t n_heads,
+                                         size_t n_kv_heads, size_t head_dim);
+
+/* ---- kernels_cuda.c ---- */
+
+zero_status_t zero_cuda_record_begin(zero_model_context_t *ctx);
+zero_status_t zero_cuda_record_end(zero_model_context_t *ctx, zero_cuda_graph_t **graph);
+zero_status_t zero_cuda_replay(zero_model_context_t *ctx, zero_cuda_graph_t *graph);
+void zero_cuda_graph_destroy(zero_cuda_graph_t *graph);
+
+#endif

@@ -1,0 +1,290 @@
+/* kernels.h - the arithmetic of a transformer: one table of functions per device.
+ *
+ * The table has linear layers, attention, norms, activations, embedding and the loss. Activations have the device's own
+ * dtype (`activation_dtype`: fp32 on the CPU, the configured dtype on CUDA). Weights and gradients have the dtype in
+ * their zero_weight_t or zero_grad_t. Sums are taken in fp32 or wider and in a fixed order, so the same inputs give the
+ * same bits in every run.
+ *
+ * Tensors are dense and row-major: the last extent of a shape is contiguous. n_rows = B * T (sequences times
+ * positions). Work is queued in ctx->stream; on the CPU it is done when the call returns. No function allocates:
+ * scratch comes from the context's workspace, whose size is `workspace_bytes`. Only src/train/ calls these functions;
+ * libzero does not link them.
+ */
+#ifndef ZERO_MODEL_H
+#define ZERO_MODEL_H
+
+#include "kernels/float_bits.h"
+#include "zero.h"
+
+typedef struct zero_model_context {
+    zero_stream_t stream;
+    void *workspace; /* device memory, 256-byte aligned */
+    size_t workspace_bytes;
+    void *backend;         /* the device's own handles; NULL on the CPU */
+    bool may_skip_targets; /* as in the limits */
+    /* Device memory, or NULL. A function whose comment says "absmax: t" raises *absmax to the bits of the largest
+     * |t| as fp32, NaN's above infinity's, so that fp8_cast need not look for it. Needs limits.fp8. To ask for the
+     * maximum of one call, give it a copy of the context. */
+    uint32_t *absmax;
+} zero_model_context_t;
+
+/* In place of a target: the loss leaves this row out. Only if limits.may_skip_targets. */
+#define ZERO_NO_TARGET (-1)
+
+/* A tensor of weights: a linear layer's matrix, a bias, a norm's scale, an embedding table. */
+typedef struct zero_weight {
+    const void *data; /* NULL: no such weight (a missing bias) */
+    zero_dtype_t dtype;
+} zero_weight_t;
+
+/* How a linear layer's matrix is stored: [n_in, n_out] as in Hugging Face's GPT-2 (Conv1D), or [n_out, n_in] as in
+ * nn.Linear. */
+typedef enum zero_linear_layout { ZERO_LINEAR_IN_OUT, ZERO_LINEAR_OUT_IN } zero_linear_layout_t;
+
+/* The largest sizes of a run. The workspace is sized for them. */
+typedef struct zero_model_limits {
+    size_t n_rows;     /* B * T */
+    size_t seq_len;    /* T */
+    size_t max_linear; /* largest n_in * n_out of any linear layer, the output head included */
+    size_t max_width;  /* largest n_in or n_out, the vocabulary not included */
+    size_t n_heads, head_dim;
+    size_t n_kv_heads; /* 0: n_heads */
+    size_t vocab_size;
+    zero_dtype_t dtype;    /* of weights */
+    bool fp8;              /* linear layers may be computed in fp8 */
+    bool may_skip_targets; /* a target may be ZERO_NO_TARGET */
+} zero_model_limits_t;
+
+/* An fp8 copy of a matrix x[n_rows, n_columns]. Products take both of their operands with the summed extent contiguous,
+ * which is all that Hopper multiplies, so a matrix is wanted as it is, transposed, or both. */
+typedef struct zero_fp8 {
+    zero_fp8_format_t format;
+    uint8_t *rows;             /* [n_rows, n_columns]; NULL: none */
+    uint8_t *columns;          /* the transpose, [n_columns, n_rows]; NULL: none */
+    zero_fp8_scales_t *scales; /* device memory, aligned to 16 bytes */
+} zero_fp8_t;
+
+/* The frequencies of rotary positions. With factor > 1 they are scaled as in Llama 3.1 ("llama3"): wavelengths of more
+ * than original / low_freq positions become `factor` times longer, those of less than original / high_freq stay, and in
+ * between it changes smoothly. */
+typedef struct zero_rope {
+    float theta;                         /* the base */
+    float factor;                        /* at most 1: not scaled, and what follows is not read */
+    float low_freq, high_freq, original; /* low_freq < high_freq; original: positions before scaling */
+    const int32_t *starts;               /* as in zero_mask_t: positions are counted from there */
+} zero_rope_t;
+
+/* What a query does not see, beside later keys. */
+typedef struct zero_mask {
+    /* int32 [B, T], device memory: where the document begins that a position is in, 0 <= starts[b, t] <= t, never less
+     * than at the position before. Keys before it are not seen. NULL: a sequence is one document. Where rows continue
+     * one text (embed, rope, attention_cached), it begins before them: all are -first, with `first` earlier positions.
+     */
+    const int32_t *starts;
+    size_t window; /* a query sees its own position's key and the window - 1 before it; 0: all of them */
+} zero_mask_t;
+
+#define ZERO_MODEL_WHY 768 /* bytes of a reason: one clause, without a newline */
+
+/* Captured work that can be launched again. */
+typedef struct zero_cuda_graph zero_cuda_graph_t;
+
+typedef struct zero_model_kernels {
+    const char *name;
+    zero_dtype_t (*activation_dtype)(zero_dtype_t weight_dtype);
+    /* Returns the floating-point operations per second that the device's data sheet gives for matrix products of this
+     * dtype (dense, fp32 sums), or 0 if it is not known. NULL: never known. */
+    double (*peak_flops)(zero_dtype_t weight_dtype);
+
+    size_t (*workspace_bytes)(const zero_model_limits_t *limits);
+    zero_status_t (*context_create)(zero_model_context_t *ctx, zero_stream_t stream, void *workspace,
+                                    const zero_model_limits_t *limits);
+    void (*context_destroy)(zero_model_context_t *ctx);
+
+    /* Capture what is called between record_begin and record_end instead of running it. replay queues it any number of
+     * times, with the addresses and numbers of the capture. Every function of this table can be captured once it has
+     * run with the same sizes. After a failure in between, record_end must still be called, and fails. NULL if the
+     * device gains nothing from CUDA graphs. */
+    zero_status_t (*record_begin)(zero_model_context_t *ctx);
+    zero_status_t (*record_end)(zero_model_context_t *ctx, zero_cuda_graph_t **graph);
+    zero_status_t (*replay)(zero_model_context_t *ctx, zero_cuda_graph_t *graph);
+    void (*cuda_graph_destroy)(zero_cuda_graph_t *graph); /* not while it runs; NULL is allowed */
+
+    /* y[n_rows, n_out] = x[n_rows, n_in] W + bias[n_out] */
+    zero_status_t (*linear)(zero_model_context_t *ctx, void *y, const void *x, zero_weight_t weight,
+                            zero_linear_layout_t layout, zero_weight_t bias, size_t n_rows, size_t n_in, size_t n_out);
+    /* dx[n_rows, n_in] = dy[n_rows, n_out] W^T; with `accumulate` it is added to dx */
+    zero_status_t (*linear_backward_input)(zero_model_context_t *ctx, void *dx, bool accumulate, const void *dy,
+                                           zero_weight_t weight, zero_linear_layout_t layout, size_t n_rows,
+                                           size_t n_in, size_t n_out);
+    /* dW = x^T dy in the weight's layout; dbias[n_out] = column sums of dy (dbias.data NULL: no bias). Each is added or
+     * overwritten as its zero_grad_t says, and rounded once to its dtype. */
+    zero_status_t (*linear_backward_weight)(zero_model_context_t *ctx, zero_grad_t dweight, zero_linear_layout_t layout,
+                                            zero_grad_t dbias, const void *x, const void *dy, size_t n_rows,
+                                            size_t n_in, size_t n_out);
+
+    /* sums[n_columns] = column sums of x[n_rows, n_columns]: a bias gradient whose weight gradient is computed in fp8
+     */
+    zero_status_t (*sum_columns)(zero_model_context_t *ctx, zero_grad_t sums, const void *x, size_t n_rows,
+                                 size_t n_columns);
+
+    /* Linear layers in fp8 (limits.fp8). Every extent is a multiple of 16 and bytes are aligned to 16, which cuBLASLt
+     * needs; others are refused on every device. Products are summed in fp32 and multiplied by both inverse scales. x
+     * and weights are E4M3; dy is E5M2, or E4M3.
+     *
+     * Returns whether this device and context can do that. If not, `why` says why. */
+    bool (*fp8_is_available)(zero_model_context_t *ctx, char why[ZERO_MODEL_WHY]);
+    /* Casts x[n_rows, n_columns], activations or their gradients, to those of x8->rows and x8->columns that are not
+     * NULL: to nearest even, saturating, NaN stays NaN. Sets the scales: absmax first, unless absmax_is_known. */
+    zero_status_t (*fp8_cast)(zero_model_context_t *ctx, const zero_fp8_t *x8, const void *x, bool absmax_is_known,
+                              size_t n_rows, size_t n_columns);
+    /* Casts a weight likewise; n_rows and n_columns are those of its layout. */
+    zero_status_t (*fp8_cast_weight)(zero_model_context_t *ctx, const zero_fp8_t *w8, zero_weight_t weight,
+                                     bool absmax_is_known, size_t n_rows, size_t n_columns);
+    /* columns[n_columns, n_rows] = the transpose of rows[n_rows, n_columns] */
+    zero_status_t (*fp8_transpose)(zero_model_context_t *ctx, uint8_t *columns, const uint8_t *rows, size_t n_rows,
+                                   size_t n_columns);
+    /* y[n_rows, n_out] = x W + bias[n_out]. Reads x8->rows; w8->rows of ZERO_LINEAR_OUT_IN, w8->columns of IN_OUT. */
+    zero_status_t (*linear_fp8)(zero_model_context_t *ctx, void *y, const zero_fp8_t *x8, const zero_fp8_t *w8,
+                                zero_linear_layout_t layout, zero_weight_t bias, size_t n_rows, size_t n_in,
+                                size_t n_out);
+    /* dx[n_rows, n_in] = dy W^T. Reads dy8->rows; w8->columns of ZERO_LINEAR_OUT_IN, w8->rows of IN_OUT. */
+    zero_status_t (*linear_fp8_backward_input)(zero_model_context_t *ctx, void *dx, const zero_fp8_t *dy8,
+                                               const zero_fp8_t *w8, zero_linear_layout_t layout, size_t n_rows,
+                                               size_t n_in, size_t n_out);
+    /* dW = x^T dy in the weight's layout, overwritten or, after a rounding, added. Reads x8->columns, dy8->columns. */
+    zero_status_t (*linear_fp8_backward_weight)(zero_model_context_t *ctx, zero_grad_t dweight,
+                                                zero_linear_layout_t layout, const zero_fp8_t *x8,
+                                                const zero_fp8_t *dy8, size_t n_rows, size_t n_in, size_t n_out);
+
+    /* residual_out = residual + addend (addend NULL: residual); y = LayerNorm(residual_out) * weight + bias. All are
+     * [n_rows, dim]; mean, rstd: fp32 [n_rows]. residual_out may be residual. absmax: y. */
+    zero_status_t (*layernorm)(zero_model_context_t *ctx, void *y, float *mean, float *rstd, void *residual_out,
+                               const void *residual, const void *addend, zero_weight_t weight, zero_weight_t bias,
+                               float eps, size_t n_rows, size_t dim);
+    /* dresidual += the norm's input gradient for dy. dweight, dbias [dim]. dcolumns [dim] = column sums of the new
+     * dresidual: the bias gradient of the linear layer whose output was added to the residual (data NULL: none). If y
+     * is not NULL, it is recomputed, with layernorm's bits. absmax: the new dresidual. */
+    zero_status_t (*layernorm_backward)(zero_model_context_t *ctx, void *dresidual, zero_grad_t dweight,
+                                        zero_grad_t dbias, zero_grad_t dcolumns, void *y, const void *dy,
+                                        const void *residual, const float *mean, const float *rstd,
+                                        zero_weight_t weight, zero_weight_t bias, size_t n_rows, size_t dim);
+
+    /* RMSNorm (Zhang & Sennrich 2019, arXiv:1910.07467), otherwise as layernorm: residual_out = residual + addend
+     * (addend NULL: residual); y = residual_out * rstd * weight, rstd = 1 / sqrt(mean(residual_out^2) + eps). All are
+     * [n_rows, dim]; rstd: fp32 [n_rows]. residual_out may be residual. absmax: y. */
+    zero_status_t (*rmsnorm)(zero_model_context_t *ctx, void *y, float *rstd, void *residual_out, const void *residual,
+                             const void *addend, zero_weight_t weight, float eps, size_t n_rows, size_t dim);
+    /* dresidual += the norm's input gradient for dy. dweight [dim]. If y is not NULL, it is recomputed, with rmsnorm's
+     * bits. absmax: the new dresidual. */
+    zero_status_t (*rmsnorm_backward)(zero_model_context_t *ctx, void *dresidual, zero_grad_t dweight, void *y,
+                                      const void *dy, const void *residual, const float *rstd, zero_weight_t weight,
+                                      size_t n_rows, size_t dim);
+
+    /* Normalizes every q and k head of qkv[n_rows, (n_heads + 2 n_kv_heads) * head_dim] on its own, as Qwen3 does: y =
+     * x * rstd * weight over the head_dim elements of a head, with q_weight[head_dim] or k_weight[head_dim]. v is
+     * copied. */
+    zero_status_t (*head_norm)(zero_model_context_t *ctx, void *y, const void *qkv, zero_weight_t q_weight,
+                               zero_weight_t k_weight, float eps, size_t n_rows, size_t n_heads, size_t n_kv_heads,
+                               size_t head_dim);
+    /* dqkv, the gradient of y, becomes that of qkv, in place. dq_weight, dk_weight [head_dim]. */
+    zero_status_t (*head_norm_backward)(zero_model_context_t *ctx, void *dqkv, zero_grad_t dq_weight,
+                                        zero_grad_t dk_weight, const void *qkv, zero_weight_t q_weight,
+                                        zero_weight_t k_weight, float eps, size_t n_rows, size_t n_heads,
+                                        size_t n_kv_heads, size_t head_dim);
+
+    /* Rotary position embedding (Su et al. 2021, arXiv:2104.09864) as in Hugging Face's Llama, in place: in every q and
+     * k head of qkv[B, T, (n_heads + 2 n_kv_heads) * head_dim], elements i and i + head_dim / 2 are rotated as a pair
+     * by the angle position * theta^(-2 i / head_dim), or scaled as `rope` says. v stays. `inverse` rotates back, which
+     * is the gradient. head_dim is even. absmax: all of qkv. */
+    zero_status_t (*rope)(zero_model_context_t *ctx, void *qkv, bool inverse, const zero_rope_t *rope, size_t n_batch,
+                          size_t seq_len, size_t n_heads, size_t n_kv_heads, size_t head_dim);
+
+    /* y[n_rows, width] = silu(gate) * up. A row of gate_up[n_rows, 2 width] holds all gates, then all ups. absmax: y.
+     */
+    zero_status_t (*swiglu)(zero_model_context_t *ctx, void *y, const void *gate_up, size_t n_rows, size_t width);
+    /* dgate_up may be gate_up. If y is not NULL, it is recomputed, with swiglu's bits. absmax: dgate_up. */
+    zero_status_t (*swiglu_backward)(zero_model_context_t *ctx, void *dgate_up, void *y, const void *dy,
+                                     const void *gate_up, size_t n_rows, size_t width);
+
+    /* y = 0.5 x (1 + tanh(sqrt(2/pi) (x + 0.044715 x^3))), Hugging Face's gelu_new. absmax: y. */
+    zero_status_t (*gelu)(zero_model_context_t *ctx, void *y, const void *x, size_t n_elems);
+    /* dx[n_rows, width] = dy * gelu'(x); dx may be dy. dcolumns [width] = column sums of dx: the bias gradient of the
+     * linear layer whose output is x (data NULL: none). If y is not NULL, it is recomputed, with gelu's bits. absmax:
+     * dx. */
+    zero_status_t (*gelu_backward)(zero_model_context_t *ctx, void *dx, zero_grad_t dcolumns, void *y, const void *dy,
+                                   const void *x, size_t n_rows, size_t width);
+
+    /* Causal self-attention. A row of qkv[B, T, (n_heads + 2 n_kv_heads) * head_dim] holds the q, then the k, then the
+     * v heads; out[B, T, n_heads * head_dim]; logsumexp: fp32 [B, n_heads, T], of the scores times 1/sqrt(head_dim).
+     * mask NULL: queries see all keys that are not later. */
+    zero_status_t (*attention)(zero_model_context_t *ctx, void *out, float *logsumexp, const void *qkv,
+                               const zero_mask_t *mask, size_t n_batch, size_t seq_len, size_t n_heads,
+                               size_t n_kv_heads, size_t head_dim);
+    /* Attention of n_new positions that continue one text: qkv, out and logsumexp are theirs. Keys and values of all
+     * its positions are in cache[limits.seq_len][2 * n_kv_heads * head_dim], of the activations' dtype, where the new
+     * ones are put. mask->starts[n_new] says how many came before; NULL: none, and this is attention. logsumexp may not
+     * be written. */
+    zero_status_t (*attention_cached)(zero_model_context_t *ctx, void *out, float *logsumexp, void *cache,
+                                      const void *qkv, const zero_mask_t *mask, size_t n_new, size_t n_heads,
+                                      size_t n_kv_heads, size_t head_dim);
+    zero_status_t (*attention_backward)(zero_model_context_t *ctx, void *dqkv, const void *dout, const void *qkv,
+                                        const void *out, const float *logsumexp, const zero_mask_t *mask,
+                                        size_t n_batch, size_t seq_len, size_t n_heads, size_t n_kv_heads,
+                                        size_t head_dim);
+
+    /* Returns whether attention of these sizes, forward and backward, runs on the slower of the device's two backends.
+     * `why` then says what prevents the faster one and how to get it. Of the mask's starts only whether there are any
+     * is read. May be called before or after the first attention; may take a while. NULL: there is one backend. */
+    bool (*attention_is_slow)(zero_model_context_t *ctx, const zero_mask_t *mask, size_t n_batch, size_t seq_len,
+                              size_t n_heads, size_t n_kv_heads, size_t head_dim, char why[ZERO_MODEL_WHY]);
+
+    /* out[B*T, dim] = token_table[token] + position_table[position] (position_table.data NULL: no positions).
+     * tokens: int32 [B, T], device memory; token_table[vocab_size, dim]; position_table[at least T, dim]. starts: as in
+     * zero_mask_t, positions are counted from there; NULL: from 0. */
+    zero_status_t (*embed)(zero_model_context_t *ctx, void *out, const int32_t *tokens, const int32_t *starts,
+                           zero_weight_t token_table, zero_weight_t position_table, size_t n_batch, size_t seq_len,
+                           size_t dim, size_t vocab_size);
+    /* A row of dtokens[vocab_size, dim] whose token does not occur becomes zero, or stays if dtokens.accumulate; so do
+     * rows of dpositions[T, dim]. Sums are taken in the order of positions, without float atomics. */
+    zero_status_t (*embed_backward)(zero_model_context_t *ctx, zero_grad_t dtokens, zero_grad_t dpositions,
+                                    const void *dout, const int32_t *tokens, const int32_t *starts, size_t n_batch,
+                                    size_t seq_len, size_t dim, size_t vocab_size);
+
+    /* Output head and softmax cross-entropy, fused, a chunk of rows at a time, so that only one chunk's logits exist.
+     * x[n_rows, dim], weight[vocab_size, dim] (ZERO_LINEAR_OUT_IN), targets: int32 [n_rows].
+     * *loss_sum += loss_weight * the sum of all rows' losses, in nats: a double, a multiple of ZERO_LOSS_UNIT.
+     * A row whose target is ZERO_NO_TARGET has no loss, and its logits no gradient.
+     * dx[n_rows, dim] and dweight receive the gradient of grad_scale[0] * loss_weight * (sum of losses); grad_scale is
+     * in device memory. dx may be x. dx NULL: loss only, and dweight is not touched. n_rows must equal the limits', for
+     * which chunks and scratch are sized. */
+    zero_status_t (*head_loss)(zero_model_context_t *ctx, double *loss_sum, void *dx, zero_grad_t dweight,
+                               const void *x, zero_weight_t weight, const int32_t *targets, double loss_weight,
+                               const float *grad_scale, size_t n_rows, size_t dim, size_t vocab_size);
+    /* logits: fp32 [n_rows, vocab_size] = x weight^T, for sampling */
+    zero_status_t (*head_logits)(zero_model_context_t *ctx, float *logits, const void *x, zero_weight_t weight,
+                                 size_t n_rows, size_t dim, size_t vocab_size);
+
+    /* grad[n_elems] = sums (fp32), added or overwritten as `grad` says, rounded once to its dtype */
+    zero_status_t (*put_grad)(zero_model_context_t *ctx, zero_grad_t grad, const float *sums, size_t n_elems);
+    /* n_bytes from y on = 0 */
+    zero_status_t (*zero_fill)(zero_model_context_t *ctx, void *y, size_t n_bytes);
+} zero_model_kernels_t;
+
+/* Returns the CPU's table (OpenBLAS, OpenMP), built for the best instruction set of this machine (ZERO_CPU_ISA limits
+ * it, as in shard.h). */
+const zero_model_kernels_t *zero_model_kernels_cpu(void);
+/* Writes what the CPU computes with, "avx512, OpenBLAS SkylakeX": where this differs, so do the last bits. */
+void zero_model_cpu_kind(char *text, size_t n_bytes);
+/* Returns whether the last bits of what the CPU's table computes depend on the number of threads: not with OpenBLAS's
+ * AVX-512 kernels (linear.c). */
+bool zero_model_cpu_bits_depend_on_threads(void);
+
+/* Returns the GPU's table (cuBLASLt, cuDNN), in builds with CUDA. A token or target outside the vocabulary gives NaN,
+ * which no step lets into the weights: refusing it would mean waiting for the device. */
+const zero_model_kernels_t *zero_model_kernels_cuda(void);
+
+/* Returns the table of a device, or NULL if this build does not have it. ZERO_DEVICE_AUTO is the CPU. */
+const zero_model_kernels_t *zero_model_kernels(zero_device_type_t type);
+
+#endif

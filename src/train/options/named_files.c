@@ -1,0 +1,219 @@
+/* named_files.c - see options.h.
+ *
+ * Existing files are compared by device and inode, so that links do not hide them; files that do not exist yet by their
+ * path without links. Devices like /dev/null lose nothing and may be named twice.
+ */
+#include "train/options/options.h"
+
+#include <dirent.h>
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "train/report/metrics.h"
+#include "train/report/report.h"
+#include "train/report/trace.h"
+
+#define MAX_LINKS 40
+#define MAX_FULL (2 * OPTIONS_MAX_PATH)
+
+typedef struct named_file {
+    const char *setting, *path;
+    bool exists, is_device;
+    dev_t device;
+    ino_t inode;
+    char full[MAX_FULL]; /* without links, or "" if that cannot be found out */
+} named_file_t;
+
+/* ---- one file ---- */
+
+/* Follows links, even to a file that does not exist. */
+static void follow_links(char path[MAX_FULL])
+{
+    char target[OPTIONS_MAX_PATH], joined[MAX_FULL];
+    for (int i = 0; i < MAX_LINKS; i++) {
+        ssize_t n_bytes = readlink(path, target, sizeof target - 1);
+        if (n_bytes <= 0)
+            return;
+        target[n_bytes] = 0;
+        const char *slash = target[0] == '/' ? NULL : strrchr(path, '/');
+        int length = snprintf(joined, sizeof joined, "%.*s%s", slash ? (int)(slash - path) + 1 : 0, path, target);
+        if (length < 0 || length >= (int)sizeof joined)
+            return;
+        memcpy(path, joined, (size_t)length + 1);
+    }
+}
+
+/* Computes the path without links: resolved as far as it exists, and the rest unchanged. */
+static void find_full(const char *path, char full[MAX_FULL])
+{
+    char copy[MAX_FULL], rest[MAX_FULL] = "";
+    full[0] = 0;
+    if (snprintf(copy, sizeof copy, "%s", path) >= (int)sizeof copy)
+        return;
+    follow_links(copy);
+    for (;;) {
+        char *found = realpath(copy[0] ? copy : ".", NULL);
+        if (found) {
+            int length =
+                snprintf(full, MAX_FULL, "%s%s%s", strcmp(found, "/") == 0 ? "" : found, rest[0] ? "/" : "", rest);
+            if (length < 0 || length >= MAX_FULL)
+                full[0] = 0;
+            free(found);
+            return;
+        }
+        char *slash = strrchr(copy, '/'), *name = slash ? slash + 1 : copy, joined[MAX_FULL];
+        int length = snprintf(joined, sizeof joined, "%s%s%s", name, rest[0] && name[0] ? "/" : "", rest);
+        if (length < 0 || length >= (int)sizeof joined)
+            return;
+        memcpy(rest, joined, (size_t)length + 1);
+        copy[slash == copy ? 1 : name - copy - (slash != NULL)] =
+            0; /* what is before the slash, which may be the root */
+    }
+}
+
+static void find_file(const char *setting, const char *path, named_file_t *file)
+{
+    struct stat info;
+    *file = (named_file_t){.setting = setting, .path = path, .exists = stat(path, &info) == 0};
+    if (file->exists) {
+        file->device = info.st_dev;
+        file->inode = info.st_ino;
+        file->is_device = S_ISCHR(info.st_mode);
+    }
+    find_full(path, file->full);
+}
+
+static bool is_same(const named_file_t *a, const named_file_t *b)
+{
+    if (a->exists != b->exists)
+        return false;
+    if (a->exists)
+        return !a->is_device && a->device == b->device && a->inode == b->inode;
+    return a->full[0] && strcmp(a->full, b->full) == 0;
+}
+
+/* ---- the other files ---- */
+
+static zero_status_t check_path(const named_file_t *written, const char *setting, const char *path)
+{
+    named_file_t other;
+    find_file(setting, path, &other);
+    if (!is_same(written, &other))
+        return ZERO_OK;
+    return report_error(ZERO_ERROR_USAGE,
+                        "%s = '%s' and %s = '%s' are the same file, which the run would overwrite: name another",
+                        written->setting, written->path, setting, path);
+}
+
+/* Checks the two files of a Megatron pair, if the path names one of them or what their names have in common. */
+static zero_status_t check_pair(const named_file_t *written, const char *setting, const char *path)
+{
+    static const char *const endings[] = {".bin", ".idx"};
+    size_t length = strlen(path);
+    for (size_t i = 0; i < 2; i++)
+        if (length > 4 && strcmp(path + length - 4, endings[i]) == 0) {
+            length -= 4;
+            break;
+        }
+    for (size_t i = 0; i < 2; i++) {
+        char file[OPTIONS_MAX_PATH + 8];
+        snprintf(file, sizeof file, "%.*s%s", (int)length, path, endings[i]);
+        if (access(file, F_OK) == 0 && (length < strlen(path) || access(path, F_OK) != 0))
+            TRY(check_path(written, setting, file));
+    }
+    return ZERO_OK;
+}
+
+static zero_status_t check_list(const named_file_t *written, const char *setting, const char *paths)
+{
+    char list[OPTIONS_MAX_PATH];
+    snprintf(list, sizeof list, "%s", paths);
+    for (char *rest = list, *item; (item = strsep(&rest, ","));) {
+        item += strspn(item, " \t");
+        size_t length = strlen(item);
+        while (length > 0 && strchr(" \t", item[length - 1]))
+            item[--length] = 0;
+        if (length == 0)
+            continue;
+        TRY(check_path(written, setting, item));
+        TRY(check_pair(written, setting, item));
+    }
+    return ZERO_OK;
+}
+
+/* Checks every file in a directory that is read. A directory that does not exist has none. */
+static zero_status_t check_directory(const named_file_t *written, const char *setting, const char *directory)
+{
+    zero_status_t status = ZERO_OK;
+    DIR *listing = opendir(directory);
+    for (const struct dirent *entry; listing && status == ZERO_OK && (entry = readdir(listing));) {
+        char path[OPTIONS_MAX_PATH + 300];
+        snprintf(path, sizeof path, "%s/%s", directory, entry->d_name);
+        status = check_path(written, setting, path);
+    }
+    if (listing)
+        closedir(listing);
+    return status;
+}
+
+static zero_status_t check_resumed(const named_file_t *written, const options_t *o)
+{
+    const char *setting = o->resume_dir[0] ? "--resume" : "[checkpoint] dir";
+    const char *directory = o->resume_dir[0] ? o->resume_dir : o->checkpoint.dir;
+    char latest[OPTIONS_MAX_PATH + 16];
+    snprintf(latest, sizeof latest, "%s/latest", directory);
+    TRY(check_directory(written, setting, directory));
+    return check_directory(written, setting, latest);
+}
+
+/* Refuses names that are reserved in a directory of checkpoints (zero.h): a file there would be replaced or removed. */
+static zero_status_t check_reserved(const named_file_t *written, const options_t *o)
+{
+    static const char *const names[] = {"latest", "step-", "tmp."};
+    named_file_t directory;
+    find_file("[checkpoint] dir", o->checkpoint.dir, &directory);
+    size_t length = strlen(directory.full);
+    if (length == 0 || strncmp(written->full, directory.full, length) != 0 || written->full[length] != '/')
+        return ZERO_OK;
+    const char *name = written->full + length + 1;
+    for (size_t i = 0; i < sizeof names / sizeof names[0]; i++)
+        if (strncmp(name, names[i], strlen(names[i])) == 0)
+            return report_error(ZERO_ERROR_USAGE,
+                                "%s = '%s' is where [checkpoint] dir = '%s' has its checkpoints: name another file",
+                                written->setting, written->path, o->checkpoint.dir);
+    return ZERO_OK;
+}
+
+static zero_status_t check_apart(const options_t *o, const named_file_t *written)
+{
+    TRY(check_path(written, "the configuration file", o->config_path));
+    TRY(check_list(written, "[data] train", o->data.train));
+    TRY(check_list(written, "[data] val", o->data.val));
+    if (strcmp(o->model.init, "random") != 0)
+        TRY(check_directory(written, "[model] init", o->model.init));
+    if (o->resume)
+        TRY(check_resumed(written, o));
+    if (o->checkpoint.dir[0]) {
+        TRY(check_path(written, "[checkpoint] dir", o->checkpoint.dir));
+        TRY(check_reserved(written, o));
+    }
+    return o->log.tensorboard[0] ? check_path(written, "[log] tensorboard", o->log.tensorboard) : ZERO_OK;
+}
+
+zero_status_t named_files_check(const options_t *o)
+{
+    named_file_t metrics, trace;
+    find_file("[log] metrics", o->log.metrics, &metrics);
+    find_file("[log] trace", o->log.trace, &trace);
+    if (metrics.path[0] && trace.path[0])
+        TRY(check_path(&metrics, trace.setting, trace.path));
+    if (metrics.path[0])
+        TRY(check_apart(o, &metrics));
+    if (trace.path[0])
+        TRY(check_apart(o, &trace));
+    TRY(metrics_check(o->log.metrics));
+    return trace_check(o->log.trace);
+}

@@ -1,0 +1,256 @@
+/* settle.c - see settle.h. Every rank computes the same from the least memory that a rank has. */
+#include "train/planning/settle.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <strings.h>
+#include <unistd.h>
+
+#include "train/planning/advice.h"
+#include "train/planning/show_fit.h"
+#include "train/options/options.h"
+#include "train/planning/rates_cache.h"
+#include "train/report/report.h"
+
+/* Finds the least of the ranks' numbers. A double holds bytes exactly up to 2^53. [collective] */
+static zero_status_t find_least(zero_comm_t *comm, uint64_t of_this_rank, uint64_t *of_all)
+{
+    size_t n_ranks = (size_t)zero_comm_size(comm), rank = (size_t)zero_comm_rank(comm);
+    double *all = calloc(n_ranks, sizeof *all), mine = (double)of_this_rank;
+    if (all)
+        all[rank] = mine < 0x1p53 ? mine : 0x1p53;
+    zero_status_t status = zero_comm_agree(
+        comm, all ? ZERO_OK : report_rank_error(ZERO_ERROR_MEMORY, "no memory to compare %zu ranks", n_ranks));
+    if (status == ZERO_OK)
+        status = zero_comm_sum(comm, all, n_ranks);
+    double least = 0x1p53;
+    for (size_t r = 0; r < n_ranks && status == ZERO_OK; r++)
+        least = all[r] < least ? all[r] : least;
+    *of_all = (uint64_t)least;
+    free(all);
+    return status;
+}
+
+zero_status_t fit_find_available(zero_comm_t *comm, const zero_device_t *device, uint64_t *available)
+{
+    return find_least(comm, zero_device_available(device), available);
+}
+
+zero_status_t fit_find_host_bytes(const options_t *o, zero_comm_t *comm, int ranks_per_host, uint64_t *host_bytes)
+{
+    uint64_t total, available, each;
+    zero_host_memory(&total, &available);
+    TRY(find_least(comm, zero_pinned_to_plan(o->zero.offload_ram, zero_comm_local_size(comm), total, available),
+                   &each));
+    *host_bytes = each * (uint64_t)ranks_per_host;
+    return ZERO_OK;
+}
+
+/* Finds the rates of rank 0's device: measured ones, else those of the GPU by its name; of one that the table does not
+ * know, the H200's, since a choice depends on their ratios. Of hosts that differ, the one with the fewest ranks counts:
+ * they receive most over the network, and all wait for them. */
+static zero_status_t find_machine(const options_t *o, zero_comm_t *comm, const zero_device_t *device,
+                                  fit_machine_t *machine)
+{
+    placement_t placement;
+    TRY(report_agree(comm, placement_find(comm, &placement)));
+    *machine = (fit_machine_t){
+        .n_ranks = zero_comm_size(comm), .ranks_per_host = placement.fewest, .kind = zero_comm_get_kind(comm)};
+    TRY(fit_find_host_bytes(o, comm, placement.fewest, &machine->host_bytes));
+    if (zero_device_get_type(device) == ZERO_DEVICE_CPU)
+        return fit_rates_of_this_cpu(comm, &machine->rates);
+    bool is_known;
+    fit_wanted_t wanted = {
+        .is_gpu = true, .vendor_name = zero_device_name(device), .ranks = zero_comm_local_size(comm)};
+    return fit_rates_choose(comm, &wanted, &machine->rates, &is_known);
+}
+
+uint64_t fit_limited(const options_t *o, uint64_t available)
+{
+    uint64_t limit = o->device.memory > 0.0 ? (uint64_t)(o->device.memory * 0x1p30) : UINT64_MAX;
+    return limit < available ? limit : available;
+}
+
+void fit_describe_point(const options_t *asked, const fit_point_t *point, uint64_t budget, char *text, size_t n_bytes)
+{
+    const fit_choice_t *c = &point->choice;
+    bool offloads = asked->zero.offload == OFFLOAD_OPTIMIZER && asked->device.type != ZERO_DEVICE_CPU;
+    bool keeps = asked->zero.keep == ZERO_KEEP_AUTO && asked->device.type != ZERO_DEVICE_CPU;
+    fit_unit_t unit = fit_unit_of(point->bytes);
+    size_t n = (size_t)snprintf(text, n_bytes, "stage %d, recompute %s", c->stage, fit_recompute_name(c->recompute));
+#define APPEND(...) n += n < n_bytes ? (size_t)snprintf(text + n, n_bytes - n, __VA_ARGS__) : 0
+    if (fit_is_mixed(c))
+        APPEND(" (recompute_none %" PRId64 ", recompute_light %" PRId64 ")", c->none, c->light);
+    APPEND(", micro_batch %" PRId64, c->micro_batch);
+    if (offloads && asked->zero.offload_ratio == (double)ZERO_OFFLOAD_AUTO)
+        APPEND(", offload_ratio %.4g", c->offload_ratio);
+    if (keeps)
+        APPEND(", keep %" PRId64, c->keep);
+    APPEND("; %.2f of %.2f %s", (double)point->bytes / unit.bytes, (double)budget / unit.bytes, unit.name);
+    if (point->memory.pinned_bytes > 0)
+        APPEND(" and %.2f of host memory", (double)point->memory.pinned_bytes / unit.bytes);
+    APPEND(", predicted %.4g ms a step", point->time.total);
+#undef APPEND
+}
+
+static zero_status_t take_best(fit_t *fit, options_t *o, fit_point_t *chosen)
+{
+    fit_result_t result;
+    TRY(fit_solve(fit, &result));
+    zero_status_t status = ZERO_OK;
+    if (result.n_points == 0)
+        status = report_error(ZERO_ERROR_USAGE, "auto: no micro_batch that divides global_batch / ranks can be used: "
+                                                "take another global_batch");
+    else if (result.best < 0)
+        status = fit_refuse(fit, &result.points[result.least]);
+    if (status == ZERO_OK) {
+        *chosen = result.points[result.best];
+        fit_apply(&chosen->choice, o);
+    }
+    free(result.points);
+    return status;
+}
+
+zero_status_t fit_choose(options_t *o, const fit_machine_t *machine, uint64_t budget, fit_point_t *chosen)
+{
+    fit_t *fit;
+    TRY(fit_create(o, machine, budget, &fit));
+    zero_status_t status = take_best(fit, o, chosen);
+    fit_destroy(fit);
+    return status;
+}
+
+/* What is open of what libzero can decide alone: the least offload, and the most that is kept. */
+static bool ratio_is_auto(const options_t *o)
+{
+    return o->device.type != ZERO_DEVICE_CPU && o->zero.offload == OFFLOAD_OPTIMIZER &&
+           o->zero.offload_ratio == (double)ZERO_OFFLOAD_AUTO;
+}
+
+static bool keep_is_auto(const options_t *o)
+{
+    return o->device.type != ZERO_DEVICE_CPU && o->zero.keep == ZERO_KEEP_AUTO;
+}
+
+bool fit_leaves_open(const options_t *o)
+{
+    return options_have_auto(o) || ratio_is_auto(o) || keep_is_auto(o);
+}
+
+/* Returns whether libzero can decide all that is open. It does not know of a limit, and it decides one after the other.
+ */
+static bool is_settled(const options_t *o)
+{
+    bool libzero_can = o->device.memory == 0.0 && !(ratio_is_auto(o) && keep_is_auto(o));
+    return !options_have_auto(o) && (libzero_can || !fit_leaves_open(o));
+}
+
+/* Leaves to libzero what it finds in smaller steps: with all else as chosen, the least offload is the fastest, unless
+ * the host updates, and so is the most that is kept. On the CPU both settings do nothing, and stay. */
+static void leave_to_libzero(const options_t *asked, options_t *o)
+{
+    bool on_cpu = asked->device.type == ZERO_DEVICE_CPU, is_limited = asked->device.memory > 0.0;
+    bool ratio = ratio_is_auto(asked) && asked->zero.offload_update != ZERO_OFFLOAD_UPDATE_HOST && !is_limited;
+    if (on_cpu || ratio)
+        o->zero.offload_ratio = asked->zero.offload_ratio;
+    if (on_cpu || (keep_is_auto(asked) && !ratio && !is_limited))
+        o->zero.keep = asked->zero.keep;
+}
+
+/* Workspaces depend on a rank's threads, of which hosts may give different numbers; so may what each rank chooses. */
+static zero_status_t take_rank_0s(zero_comm_t *comm, options_t *o, fit_point_t *chosen)
+{
+    TRY(zero_comm_broadcast(comm, chosen, sizeof *chosen, 0));
+    fit_apply(&chosen->choice, o);
+    return ZERO_OK;
+}
+
+static zero_status_t settle_on(options_t *o, zero_comm_t *comm, const zero_device_t *device)
+{
+    uint64_t available;
+    fit_machine_t machine;
+    fit_point_t chosen;
+    char text[256];
+    const options_t asked = *o;
+    TRY(find_machine(o, comm, device, &machine));
+    TRY(fit_find_available(comm, device, &available));
+    uint64_t budget = fit_limited(o, zero_bytes_to_plan(available));
+    TRY(report_agree(comm, fit_choose(o, &machine, budget, &chosen)));
+    TRY(take_rank_0s(comm, o, &chosen));
+    fit_describe_point(&asked, &chosen, budget, text, sizeof text);
+    report("auto: %s", text);
+    leave_to_libzero(&asked, o);
+    return ZERO_OK;
+}
+
+zero_status_t fit_settle(options_t *o, zero_comm_t *comm)
+{
+    zero_device_t *device;
+    if (is_settled(o))
+        return ZERO_OK;
+    TRY(report_agree(comm, zero_device_create((zero_device_type_t)o->device.type, comm, &device)));
+    zero_status_t status = report_agree(comm, settle_on(o, comm, device));
+    zero_device_destroy(device);
+    return status;
+}
+
+zero_status_t fit_check(const options_t *o, zero_comm_t *comm, const zero_device_t *device, zero_memory_t *planned)
+{
+    fit_t *fit;
+    fit_point_t given = {0};
+    uint64_t available;
+    fit_machine_t machine;
+    TRY(find_machine(o, comm, device, &machine));
+    TRY(fit_find_available(comm, device, &available));
+    options_t resolved = *o;
+    resolved.device.type = (int)zero_device_get_type(device);
+    TRY(fit_create(&resolved, &machine, fit_limited(o, available), &fit));
+    fit_choice_t choice = fit_choice_of(&resolved);
+    zero_status_t status = fit_evaluate(fit, &choice, &given);
+    if (status == ZERO_OK && !given.fits)
+        status = fit_refuse(fit, &given);
+    *planned = given.memory;
+    fit_destroy(fit);
+    return report_agree(comm, status);
+}
+
+/* ---- when memory runs out all the same ---- */
+
+static void report_process(const zero_device_usage_t *usage, int i)
+{
+    fit_unit_t unit = fit_unit_of(usage->processes[i].n_bytes);
+    const char *name = usage->processes[i].name;
+    bool is_own = usage->processes[i].pid == getpid();
+    char bytes[48] = "?";
+    if (usage->processes[i].n_bytes > 0)
+        snprintf(bytes, sizeof bytes, "%.2f %s", (double)usage->processes[i].n_bytes / unit.bytes, unit.name);
+    report_rank_error(ZERO_ERROR_MEMORY, "  process %" PRId64 " (%s): %s", usage->processes[i].pid,
+                      is_own    ? "this rank"
+                      : name[0] ? name
+                                : "not seen from here",
+                      bytes);
+}
+
+zero_status_t fit_explain(zero_status_t status, const zero_memory_t *planned, const zero_device_t *device)
+{
+    zero_device_usage_t usage;
+    uint64_t total, available;
+    if (status != ZERO_ERROR_MEMORY || zero_device_find_usage(device, &usage) != ZERO_OK)
+        return status;
+    fit_unit_t unit = fit_unit_of(usage.total_bytes);
+    report_rank_error(status, "memory ran out although the plan fitted:");
+    fit_report_memory(planned, true);
+    report_rank_error(status, "%.2f of %.2f %s are free now", (double)usage.free_bytes / unit.bytes,
+                      (double)usage.total_bytes / unit.bytes, unit.name);
+    zero_host_memory(&total, &available);
+    if (planned->pinned_bytes > 0 && available != UINT64_MAX)
+        report_rank_error(status, "%.2f of %.2f GiB of host memory are free now", (double)available / 0x1p30,
+                          (double)total / 0x1p30);
+    for (int i = 0; i < usage.n_processes; i++)
+        report_process(&usage, i);
+    if (usage.why_unknown[0])
+        report_rank_error(status, "who holds the rest is not known: %s", usage.why_unknown);
+    return report_rank_error(status, "end what else takes this memory, or set [device] memory to the GiB that a rank "
+                                     "may take");
+}

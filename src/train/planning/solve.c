@@ -1,0 +1,298 @@
+/* solve.c - see solve.h. */
+#include "train/planning/solve.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "train/planning/search.h"
+#include "train/report/report.h"
+
+#define ROUNDING 1e-12 /* between two sums of the same times */
+
+/* ---- the search ---- */
+
+/* Returns the next larger divisor of n; 0: there is none. */
+static int64_t next_divisor(int64_t n, int64_t after)
+{
+    int64_t next = 0;
+    for (int64_t d = 1; d * d <= n; d++) {
+        if (n % d != 0)
+            continue;
+        if (d > after)
+            return d;
+        next = n / d > after ? n / d : next; /* they fall as d rises */
+    }
+    return next;
+}
+
+/* Returns whether sizes can be counted and, in fp8, multiplied (options_resolve.c). */
+static bool is_allowed(fit_t *fit, int64_t micro_batch)
+{
+    options_t *tried = &fit->options;
+    tried->train.micro_batch = micro_batch;
+    double rows = (double)micro_batch * (double)tried->model.seq_len;
+    bool has_extent = tried->train.fp8 == FP8_NONE || (micro_batch * tried->model.seq_len) % OPTIONS_FP8_MULTIPLE == 0;
+    return micro_batch <= 1 << 20 && rows < 0x1p31 && options_most_bytes(tried) < 0x1p60 && has_extent;
+}
+
+static zero_status_t add_point(fit_t *fit, const fit_choice_t *choice, fit_result_t *result)
+{
+    fit_point_t *grown = realloc(result->points, ((size_t)result->n_points + 1) * sizeof *grown);
+    if (!grown)
+        return report_rank_error(ZERO_ERROR_MEMORY, "no memory for %d choices", result->n_points + 1);
+    result->points = grown;
+    memset(&grown[result->n_points], 0, sizeof *grown);
+    TRY(fit_evaluate(fit, choice, &grown[result->n_points]));
+    result->n_points++;
+    return ZERO_OK;
+}
+
+/* All groups of a search. */
+typedef struct groups {
+    fit_group_t *all;
+    int n;
+} groups_t;
+
+/* Adds the groups of one micro-batch: of every stage, or the one that is given. */
+static zero_status_t add_groups(fit_t *fit, int64_t micro_batch, groups_t *groups)
+{
+    const options_t *o = &fit->asked;
+    fit_choice_t choice = fit_choice_of(o);
+    bool offloads = o->zero.offload == OFFLOAD_OPTIMIZER && fit->machine.rates.is_gpu; /* stage 0 has none */
+    int first = o->zero.stage != STAGE_AUTO ? (int)o->zero.stage : offloads ? 1 : 0;
+    int last = o->zero.stage != STAGE_AUTO ? (int)o->zero.stage : 3, n_added;
+    fit_group_t *grown = realloc(groups->all, (size_t)(groups->n + 4 * FIT_N_KINDS) * sizeof *grown);
+    if (!grown)
+        return report_rank_error(ZERO_ERROR_MEMORY, "no memory for %d choices", groups->n + 4 * FIT_N_KINDS);
+    groups->all = grown;
+    choice.micro_batch = micro_batch;
+    for (choice.stage = first; choice.stage <= last; choice.stage++) {
+        TRY(fit_search(fit, &choice, &groups->all[groups->n], &n_added));
+        groups->n += n_added;
+    }
+    return ZERO_OK;
+}
+
+static zero_status_t find_groups(fit_t *fit, groups_t *groups)
+{
+    int64_t share = fit->asked.train.global_batch / fit->machine.n_ranks;
+    if (fit->asked.train.micro_batch != MICRO_BATCH_AUTO)
+        return add_groups(fit, fit->asked.train.micro_batch, groups);
+    for (int64_t m = next_divisor(share, 0); m > 0; m = next_divisor(share, m))
+        if (is_allowed(fit, m))
+            TRY(add_groups(fit, m, groups));
+    return ZERO_OK;
+}
+
+/* ---- the choice ---- */
+
+static int by_memory(const void *a, const void *b)
+{
+    const fit_point_t *p = a, *q = b;
+    if (p->bytes != q->bytes)
+        return p->bytes < q->bytes ? -1 : 1;
+    if (p->time.total != q->time.total)
+        return p->time.total < q->time.total ? -1 : 1;
+    return p->choice.stage - q->choice.stage;
+}
+
+/* Returns whether a is simpler than b. */
+static bool is_simpler(const fit_choice_t *a, const fit_choice_t *b)
+{
+    if (a->offload_ratio != b->offload_ratio)
+        return a->offload_ratio < b->offload_ratio;
+    if (fit_is_mixed(a) != fit_is_mixed(b))
+        return fit_is_mixed(b);
+    if (a->recompute != b->recompute)
+        return a->recompute < b->recompute;
+    if (a->stage != b->stage)
+        return a->stage < b->stage;
+    return a->micro_batch > b->micro_batch;
+}
+
+/* Returns the least time of a group's candidates. */
+static double fastest_of(const fit_group_t *group)
+{
+    double least = INFINITY;
+    for (int i = 0; i < group->n; i++)
+        least = fmin(least, group->candidates[i].ms);
+    return least;
+}
+
+/* Returns the simplest candidate of a group within so much time; -1: there is none. Less offloaded is simpler. */
+static int simplest_within(const fit_group_t *group, double ms)
+{
+    for (int i = 0; i < group->n; i++)
+        if (group->candidates[i].ms <= ms)
+            return i;
+    return -1;
+}
+
+/* Returns whether nothing else of a group's stage and micro-batch is as fast. */
+static bool is_fastest(const groups_t *groups, const fit_group_t *group)
+{
+    double ms = fastest_of(group);
+    for (const fit_group_t *g = groups->all; g < groups->all + groups->n; g++)
+        if (g != group && g->choice.stage == group->choice.stage &&
+            g->choice.micro_batch == group->choice.micro_batch && fastest_of(g) <= ms)
+            return false;
+    return true;
+}
+
+/* Returns the group that has the simplest of all candidates within so much time; NULL: there is none. */
+static const fit_group_t *simplest_group(const groups_t *groups, double ms)
+{
+    const fit_group_t *simplest = NULL;
+    fit_choice_t best = {0};
+    for (const fit_group_t *g = groups->all; g < groups->all + groups->n; g++) {
+        int at = simplest_within(g, ms);
+        if (at < 0 || isinf(g->candidates[at].ms))
+            continue;
+        fit_choice_t choice = fit_candidate_choice(g, at);
+        if (!simplest || is_simpler(&choice, &best)) {
+            simplest = g;
+            best = choice;
+        }
+    }
+    return simplest;
+}
+
+/* Adds one point for a group: its simplest candidate within FIT_TIE of its fastest, or, of the group that is chosen, of
+ * all. If none fits, what takes the least. A mix is a point if it is the fastest or chosen. */
+static zero_status_t add_point_of(fit_t *fit, const groups_t *groups, const fit_group_t *group, double chosen_ms,
+                                  fit_result_t *result)
+{
+    bool is_chosen = chosen_ms > 0.0, fits = !isinf(fastest_of(group));
+    fit_choice_t choice = group->choice, asked = fit_choice_of(&fit->asked);
+    if (group->is_mix && !is_chosen && !(fits && is_fastest(groups, group)))
+        return ZERO_OK;
+    choice.offload_ratio = asked.offload_ratio;
+    choice.keep = asked.keep;
+    if (fits)
+        choice = fit_candidate_choice(
+            group, simplest_within(group, is_chosen ? chosen_ms : fastest_of(group) * (1.0 + FIT_TIE)));
+    return add_point(fit, &choice, result);
+}
+
+/* Chooses the simplest of the points that take no more than `within`. They are in the order of memory. */
+static void choose(fit_result_t *result, double within)
+{
+    double fastest = 0.0;
+    result->best = -1;
+    result->least = result->n_points > 0 ? 0 : -1;
+    for (int i = 0; i < result->n_points; i++) {
+        fit_point_t *p = &result->points[i];
+        p->is_on_frontier = i == 0 || p->time.total < fastest;
+        fastest = p->is_on_frontier ? p->time.total : fastest;
+        if (p->fits && p->time.total <= within * (1.0 + ROUNDING) &&
+            (result->best < 0 || is_simpler(&p->choice, &result->points[result->best].choice)))
+            result->best = i;
+    }
+}
+
+static zero_status_t solve(fit_t *fit, groups_t *groups, fit_result_t *result)
+{
+    double least_ms = INFINITY;
+    TRY(find_groups(fit, groups));
+    for (int g = 0; g < groups->n; g++)
+        least_ms = fmin(least_ms, fastest_of(&groups->all[g]));
+    double within = least_ms * (1.0 + FIT_TIE);
+    const fit_group_t *chosen = simplest_group(groups, within);
+    for (const fit_group_t *g = groups->all; g < groups->all + groups->n; g++)
+        TRY(add_point_of(fit, groups, g, g == chosen ? within : 0.0, result));
+    if (result->n_points > 0)
+        qsort(result->points, (size_t)result->n_points, sizeof *result->points, by_memory);
+    choose(result, within);
+    return ZERO_OK;
+}
+
+zero_status_t fit_solve(fit_t *fit, fit_result_t *result)
+{
+    groups_t groups = {0};
+    *result = (fit_result_t){.best = -1, .least = -1};
+    zero_status_t status = solve(fit, &groups, result);
+    free(groups.all);
+    if (status == ZERO_OK)
+        return ZERO_OK;
+    free(result->points);
+    *result = (fit_result_t){.best = -1, .least = -1};
+    return status;
+}
+
+/* ---- largest ---- */
+/* More of each takes more memory, so bisection finds the most. */
+
+typedef enum size { SIZE_MICRO_BATCH, SIZE_SEQ_LEN, SIZE_LAYERS } size_kind_t;
+
+/* Returns whether sizes can be counted (options_resolve.c). */
+static bool is_countable(const options_t *o)
+{
+    return (double)o->train.micro_batch * (double)o->model.seq_len < 0x1p31 && options_most_bytes(o) < 0x1p60;
+}
+
+static void set_size(size_kind_t kind, int64_t value, int n_ranks, options_t *o)
+{
+    int64_t micro_steps = options_micro_steps(o, n_ranks);
+    if (kind == SIZE_MICRO_BATCH)
+        o->train.micro_batch = value;
+    else if (kind == SIZE_SEQ_LEN)
+        o->model.seq_len = value;
+    else
+        o->model.layers = value;
+    o->train.global_batch = o->train.micro_batch * n_ranks * micro_steps;
+}
+
+static zero_status_t find_whether_fits(const fit_t *fit, const fit_choice_t *choice, size_kind_t kind, int64_t value,
+                                       bool *fits)
+{
+    fit_t *other;
+    fit_point_t point;
+    options_t o = fit->asked;
+    fit_apply(choice, &o);
+    set_size(kind, value, fit->machine.n_ranks, &o);
+    *fits = false;
+    if (!is_countable(&o))
+        return ZERO_OK;
+    fit_choice_t changed = fit_choice_of(&o);
+    TRY(fit_create(&o, &fit->machine, fit->budget, &other));
+    zero_status_t status = fit_evaluate(other, &changed, &point);
+    fit_destroy(other);
+    *fits = status == ZERO_OK && point.fits;
+    return status;
+}
+
+/* Finds the largest multiple of `unit` that fits: by doubling, then by bisection. */
+static zero_status_t find(const fit_t *fit, const fit_choice_t *choice, size_kind_t kind, int64_t unit, int64_t most,
+                          int64_t *largest)
+{
+    int64_t below = 0, above = 1; /* in units: fits, does not */
+    bool fits = true;
+    for (; fits && above * unit <= most; above = fits ? 2 * above : above) {
+        TRY(find_whether_fits(fit, choice, kind, above * unit, &fits));
+        below = fits ? above : below;
+    }
+    above = above * unit > most ? most / unit + 1 : above;
+    while (above - below > 1) {
+        int64_t middle = below + (above - below) / 2;
+        TRY(find_whether_fits(fit, choice, kind, middle * unit, &fits));
+        if (fits)
+            below = middle;
+        else
+            above = middle;
+    }
+    *largest = below * unit;
+    return ZERO_OK;
+}
+
+zero_status_t fit_find_largest(const fit_t *fit, const fit_choice_t *choice, fit_largest_t *largest)
+{
+    int64_t seq_len = fit->asked.model.seq_len;
+    fit_largest_t found = {0};
+    TRY(find(fit, choice, SIZE_MICRO_BATCH, 1, 1 << 20, &found.micro_batch));
+    TRY(find(fit, choice, SIZE_SEQ_LEN, FIT_SEQ_LEN_MULTIPLE, 1 << 24, &found.seq_len));
+    TRY(find(fit, choice, SIZE_LAYERS, 1, 10000, &found.layers));
+    found.seq_len = found.seq_len < seq_len ? seq_len : found.seq_len; /* what is set fits, multiple or not */
+    *largest = found;
+    return ZERO_OK;
+}

@@ -1,0 +1,34 @@
+/* solve.h - finds the settings with which a step is predicted to be fastest within a number of bytes. All that the
+ * options leave auto is tried together (search.h). No device is needed. */
+#ifndef ZEROTRAIN_SOLVE_H
+#define ZEROTRAIN_SOLVE_H
+
+#include "train/planning/choice.h"
+
+typedef struct fit_result {
+    /* By memory: for every stage, micro-batch and kind of recomputation the fastest choice, or one as fast that is
+     * simpler; of blocks that recompute differently, if nothing that is simpler is faster. */
+    fit_point_t *points;
+    int n_points;
+    int best;  /* -1: none fits */
+    int least; /* that takes the least memory; -1: there is no choice at all */
+} fit_result_t;
+
+/* Tries every choice. The caller frees result->points. */
+zero_status_t fit_solve(fit_t *fit, fit_result_t *result);
+
+/* ---- largest ---- */
+/* How much larger a size could be with the same settings. */
+
+/* The largest that fit, each with all else as chosen; 0: not even the least does. */
+typedef struct fit_largest {
+    int64_t micro_batch; /* in one pass, whatever the batch of a step is */
+    int64_t seq_len;     /* a multiple of FIT_SEQ_LEN_MULTIPLE, or what is set */
+    int64_t layers;
+} fit_largest_t;
+
+#define FIT_SEQ_LEN_MULTIPLE 128
+
+zero_status_t fit_find_largest(const fit_t *fit, const fit_choice_t *choice, fit_largest_t *largest);
+
+#endif

@@ -1,0 +1,313 @@
+/* step_moves.c - what a step does beside a model's compute: bytes between ranks, copies from and to host memory, the
+ * optimizer. See step_work.h.
+ */
+#include "train/planning/step_work.h"
+
+#include <math.h>
+
+/* ---- Muon (docs/design.md) ---- */
+
+/* The share of the rate of large products that those of its iteration reach, beside twice a kernel's start and tail for
+ * each. Fitted to two of the H200's steps before products were joined, and right for one since (docs/fit.md); libzero's
+ * own products on a CPU reach 0.88 of OpenBLAS's rate. */
+#define MUON_SHARE 0.86
+#define MOST_MATRICES 7 /* of a block */
+/* Reads and writes of the owner of a matrix for each element: joined of parts, its norm, divided by it, copied after an
+ * odd number of steps, cut. */
+#define MUON_COPIES 9.0
+
+typedef struct matrix {
+    double rows, columns;
+} matrix_t;
+
+/* Lists a block's matrices, which are orthogonalized one by one. Returns how many. */
+static int list_matrices(const fit_shape_t *s, matrix_t matrices[MOST_MATRICES])
+{
+    const double kv = s->rotated - s->A;
+    const matrix_t gpt2[] = {{s->C, s->qkv}, {s->A, s->C}, {s->C, s->F}, {s->F, s->C}};
+    const matrix_t llama[] = {{s->C, s->A}, {s->C, kv},   {s->C, kv},  {s->A, s->C},
+                              {s->C, s->F}, {s->C, s->F}, {s->F, s->C}};
+    int n = s->is_llama ? 7 : 4;
+    for (int i = 0; i < n; i++)
+        matrices[i] = s->is_llama ? llama[i] : gpt2[i];
+    return n;
+}
+
+static double update_bytes(const fit_shape_t *s)
+{
+    return s->on_gpu ? 2.0 : sizeof(float);
+}
+
+/* Returns the seconds of orthogonalizing a matrix: the Gram matrix, a polynomial of that, and both multiplied, in each
+ * step. GPUs join up to three steps of a matrix with unequal sides: then the first and the last are made once, and a
+ * step has up to four products of squares between them (kernels/cuda/orthogonalize_cuda.c). */
+static double orthogonalize_s(const fit_work_t *work, matrix_t m)
+{
+    const fit_rates_t *rates = &work->machine->rates;
+    const double steps = (double)work->options->train.muon_steps,
+                 rate = work->shape.on_gpu ? rates->half : rates->single;
+    const double r = fmin(m.rows, m.columns), c = fmax(m.rows, m.columns);
+    const double groups = work->shape.on_gpu && 2.0 * c > 3.0 * r ? ceil(steps / 3.0) : steps;
+    const double squares = 4.0 * steps - 3.0 * groups;
+    const double flops = groups * 4.0 * r * r * c + squares * 2.0 * r * r * r;
+    return flops / (MUON_SHARE * rate) + (2.0 * groups + squares) * 2.0 * rates->kernel_s +
+           MUON_COPIES * m.rows * m.columns * update_bytes(&work->shape) / rates->pass;
+}
+
+/* Returns the seconds of a block whose matrices so many ranks share out, the most expensive first, each to the one that
+ * has the least to do. */
+static double orthogonalize_block_s(const fit_work_t *work, int n_ranks)
+{
+    matrix_t matrices[MOST_MATRICES];
+    double left[MOST_MATRICES], load[MOST_MATRICES] = {0}, most = 0.0;
+    const int n = list_matrices(&work->shape, matrices), owners = n_ranks < n ? n_ranks : n;
+    for (int i = 0; i < n; i++)
+        left[i] = orthogonalize_s(work, matrices[i]);
+    for (int taken = 0; taken < n; taken++) {
+        int largest = 0, idlest = 0;
+        for (int i = 1; i < n; i++)
+            largest = left[i] > left[largest] ? i : largest;
+        for (int owner = 1; owner < owners; owner++)
+            idlest = load[owner] < load[idlest] ? owner : idlest;
+        load[idlest] += left[largest];
+        left[largest] = -1.0;
+        most = fmax(most, load[idlest]);
+    }
+    return most;
+}
+
+static bool is_muon(const fit_work_t *work)
+{
+    return work->options->train.optimizer == ZERO_OPTIMIZER_MUON;
+}
+
+/* Rounds in which every rank has a block of its own, and blocks that are left for one more. */
+typedef struct rounds {
+    int64_t full, left;
+} rounds_t;
+
+static rounds_t rounds_of(const fit_work_t *work)
+{
+    return (rounds_t){work->options->model.layers / work->machine->n_ranks,
+                      work->options->model.layers % work->machine->n_ranks};
+}
+
+/* Returns the seconds of the rank that has the most to do. */
+static double muon_s(const fit_work_t *work)
+{
+    const rounds_t rounds = rounds_of(work);
+    double seconds = (double)rounds.full * orthogonalize_block_s(work, 1);
+    if (rounds.left > 0)
+        seconds += orthogonalize_block_s(work, work->machine->n_ranks / (int)rounds.left);
+    return seconds;
+}
+
+/* Returns what a rank receives: in every round a unit's size twice, or, where all ranks have all state, every rank's
+ * results. */
+static double muon_bytes(const fit_work_t *work)
+{
+    const double N = (double)work->machine->n_ranks, unit = work->shape.block * update_bytes(&work->shape);
+    const rounds_t rounds = rounds_of(work);
+    double times = work->options->zero.stage > 0 ? 2.0 * (N - 1.0) / N : N - 1.0;
+    return (double)(rounds.full + (rounds.left > 0)) * times * unit;
+}
+
+/* ---- between ranks ---- */
+
+/* Bytes that a rank receives: in a micro-step's forward and backward; in a step for new parameters, and for reduced
+ * gradients, which stage 0 gathers; and those of the last unit's gradients, for which nothing is left to compute. */
+typedef struct traffic {
+    double forward, backward, step, last;
+} traffic_t;
+
+static traffic_t traffic_of(const fit_work_t *work, int64_t keep)
+{
+    const options_t *o = work->options;
+    const fit_machine_t *machine = work->machine;
+    const fit_shape_t *s = &work->shape;
+    bool fp8 = s->fp8 && o->zero.gather == GATHER_FP8;
+    double N = (double)machine->n_ranks, others = (N - 1.0) / N;
+    double group = o->zero.shard_group > 0 ? (double)o->zero.shard_group : N, in_group = (group - 1.0) / group;
+    double block = s->block * (fp8 ? 1.0 : s->param_bytes), ends = (s->embed + s->head) * s->param_bytes;
+    double all = fit_n_params(s), kept = fmin(fmax((double)keep, 1.0), s->L);
+    traffic_t t = {0};
+    if (o->zero.stage == 3) {
+        t.forward = in_group * (s->L * block + ends);
+        t.backward = in_group * (s->L - kept) * block;
+        t.step = (1.0 / group - 1.0 / N) * (s->L * block + ends); /* parts of other groups */
+    } else if (o->zero.stage > 0) {
+        t.step = others * (s->L * block + ends);
+    } else {
+        t.step = others * all * sizeof(float);
+    }
+    double gradients = others * all * s->grad_bytes;
+    t.backward += s->adds_locally ? 0.0 : gradients;
+    t.step += s->adds_locally ? gradients : 0.0;
+    t.last = others * s->embed * s->grad_bytes;
+    return t;
+}
+
+/* Returns the seconds of receiving n_bytes: those of this host and those of others arrive at once. */
+static double receive_s(const fit_machine_t *machine, double n_bytes)
+{
+    const fit_rates_t *rates = &machine->rates;
+    double N = (double)machine->n_ranks, in_host = fmin((double)machine->ranks_per_host, N);
+    if (N <= in_host)
+        return n_bytes / rates->link;
+    return fmax(n_bytes * (in_host - 1.0) / (N - 1.0) / rates->nccl,
+                n_bytes * (N - in_host) / (N - 1.0) / rates->network);
+}
+
+static double excess(double a, double b)
+{
+    return a > b ? a - b : 0.0;
+}
+
+fit_wire_t fit_wire_s(const fit_work_t *work, const fit_variant_t *variant, fit_passes_t compute)
+{
+    const options_t *o = work->options;
+    const fit_machine_t *machine = work->machine;
+    const fit_shape_t *s = &work->shape;
+    const fit_rates_t *rates = &machine->rates;
+    const double k = s->micro_steps, n_units = s->L + 2.0, forward = compute.forward, backward = compute.backward;
+    bool one_host = machine->n_ranks <= machine->ranks_per_host;
+    if (machine->n_ranks == 1)
+        return (fit_wire_t){0};
+    traffic_t t = traffic_of(work, variant->keep);
+    double in_forward = receive_s(machine, t.forward), in_backward = receive_s(machine, t.backward);
+    double in_step = receive_s(machine, t.step), all = k * (in_forward + in_backward) + in_step;
+    double exchange = is_muon(work) ? receive_s(machine, muon_bytes(work)) : 0.0; /* nothing runs beside it */
+    if (!o->zero.overlap || !s->on_gpu || o->zero.comm == ZERO_COMM_MPI)
+        return (fit_wire_t){in_forward, in_backward, all + exchange};
+    double waits = k * n_units * rates->wait_s * (o->zero.stage == 3 ? 4.0 : 2.0);
+    fit_wire_t wire = {.in_forward = excess(in_forward + in_step, forward),
+                       .in_backward = excess(in_backward, backward)};
+    double exposed =
+        (k - 1.0) * excess(in_forward, forward) + wire.in_forward + k * wire.in_backward + receive_s(machine, t.last);
+    wire.all = exposed + exchange + all * (one_host ? rates->link_lost : rates->nccl_lost) +
+               rates->awake * k * (forward + backward) + waits;
+    return wire;
+}
+
+/* ---- host memory ---- */
+
+/* Returns the share of AdamW's state that is in host memory. */
+static double offloaded_share(const fit_work_t *work, const fit_variant_t *variant)
+{
+    const options_t *o = work->options;
+    bool offloads = o->zero.offload == OFFLOAD_OPTIMIZER && work->shape.on_gpu && o->zero.stage > 0;
+    return offloads ? fmax(variant->offload_ratio, 0.0) : 0.0;
+}
+
+/* Returns the bytes of the optimizer's state arrays per parameter. */
+static double array_bytes(const options_t *o)
+{
+    switch (o->train.optimizer) {
+    case ZERO_OPTIMIZER_ADAMW:
+    case ZERO_OPTIMIZER_MUON:
+        return 8.0;
+    case ZERO_OPTIMIZER_ADAMW8BIT:
+        return 2.125;
+    default:
+        return 4.0;
+    }
+}
+
+/* Bytes of a rank from host memory to its GPU, and back. */
+typedef struct copies {
+    double in, out;
+} copies_t;
+
+/* Returns the seconds of copies that run at once. Each direction has a link of its own, of which the GPUs of a host
+ * share what its root complexes carry. The host's memory carries both directions of all of them. */
+static double copy_s(const fit_machine_t *machine, copies_t c)
+{
+    const fit_rates_t *rates = &machine->rates;
+    const double in_host = fmin((double)machine->ranks_per_host, (double)machine->n_ranks);
+    const double one_way = fmin(rates->pcie, rates->host_pcie / in_host);
+    const double both = rates->host_memory / in_host;
+    return fmax(fmax(c.in, c.out) / one_way, (c.in + c.out) / both);
+}
+
+/* What the GPU's update copies, in elements of a rank. Chunks of state are in forward order; idle activations take the
+ * first of them, `staged`, and the planned buffers the rest, in turn. */
+typedef struct streamed {
+    double state, grad;  /* bytes of an element: of its state, of its gradient if that leaves the GPU */
+    double share;        /* that is offloaded, of the units in backward's order the first */
+    double staged, rest; /* elements */
+    double returning;    /* staged, but with gradients that were sent before their buffer was idle */
+} streamed_t;
+
+/* Gradients leave at once if a unit is reduced once a step. Buffers fall idle from the last unit down. So the gradients
+ * of a unit find their chunk's buffer idle if that is in the activations of no earlier unit (state_staging.c,
+ * find_grads). Both lie evenly over the units: chunk x of 0..1 belongs to unit (1 - share) + x staged_share, and has a
+ * buffer of unit (1 - used) + x used. */
+static streamed_t stream_of(const fit_work_t *work, const fit_variant_t *variant, double n)
+{
+    const options_t *o = work->options;
+    const double master_lo = o->train.precision == ZERO_FP32 ? 0.0 : o->train.precision == ZERO_BF16 ? 2.0 : 4.0;
+    const bool leaves = work->shape.micro_steps == 1.0 || work->shape.adds_locally;
+    streamed_t s = {.state = array_bytes(o) + master_lo,
+                    .grad = leaves ? sizeof(float) : 0.0,
+                    .share = offloaded_share(work, variant)};
+    const double room = variant->activation_bytes / (s.state + s.grad);
+    s.staged = fmin(n, room);
+    s.rest = n - s.staged;
+    const double used = s.staged > 0.0 ? s.staged / room : 0.0, staged_share = s.share * s.staged / n;
+    const double late = used - s.share - 1.0 / (work->shape.L + 2.0); /* for the first chunk, beyond a unit */
+    if (late > 0.0)
+        s.returning = s.staged * fmin(late / (used - staged_share), 1.0);
+    return s;
+}
+
+/* Returns what backward waits for: fetching what is staged, and sending gradients. Those of the rest leave first, in
+ * the backward of their own units, which two buffers hold up if that is too short. */
+static double fetch_s(const fit_machine_t *machine, const streamed_t *s, double backward)
+{
+    const double of_rest = s->share * s->rest / (s->staged + s->rest);
+    const copies_t first = {.in = of_rest * s->staged * s->state, .out = s->rest * s->grad};
+    const copies_t all = {.in = s->staged * s->state, .out = (s->rest + s->returning) * s->grad};
+    return fmax(excess(copy_s(machine, first), of_rest * backward), excess(copy_s(machine, all), backward));
+}
+
+/* Returns what the next forward waits for. The stream that stores takes chunks in order, and the rest is fetched into
+ * buffers that have been stored: so first what is staged leaves, and then the rest comes in and leaves at once. A unit
+ * waits for its own chunks alone, so all of it is beside forward. */
+static double store_s(const fit_machine_t *machine, const streamed_t *s, double forward)
+{
+    const copies_t staged = {.in = s->returning * s->grad, .out = s->staged * s->state};
+    const copies_t rest = {.in = s->rest * (s->state + s->grad), .out = s->rest * s->state};
+    return excess(copy_s(machine, staged) + copy_s(machine, rest), forward);
+}
+
+double fit_offload_s(const fit_work_t *work, const fit_variant_t *variant, fit_passes_t beside)
+{
+    const options_t *o = work->options;
+    const fit_machine_t *machine = work->machine;
+    const double in_host = fmin((double)machine->ranks_per_host, (double)machine->n_ranks);
+    const double n = offloaded_share(work, variant) * fit_n_params(&work->shape) / (double)machine->n_ranks;
+    if (n == 0.0)
+        return 0.0;
+    if (o->zero.offload_update == ZERO_OFFLOAD_UPDATE_HOST) {
+        const double update = n * (18.0 + 2.0 * array_bytes(o)) / (machine->rates.host_adam / in_host);
+        return excess(fmax(update, copy_s(machine, (copies_t){.out = n * sizeof(float)})), beside.forward);
+    }
+    const streamed_t s = stream_of(work, variant, n);
+    return fetch_s(machine, &s, beside.backward) + store_s(machine, &s, beside.forward);
+}
+
+double fit_optimizer_s(const fit_work_t *work, const fit_variant_t *variant)
+{
+    const options_t *o = work->options;
+    const fit_shape_t *s = &work->shape;
+    double gradient_and_weight = o->train.precision == ZERO_FP16 ? 14.0 : 12.0;
+    double elem_bytes = gradient_and_weight + 2.0 * array_bytes(o), updated = fit_n_params(s);
+    if (o->zero.offload_update == ZERO_OFFLOAD_UPDATE_HOST)
+        updated *= 1.0 - offloaded_share(work, variant);
+    double bytes = updated * elem_bytes;
+    if (is_muon(work)) /* of hidden matrices one array is updated, and the update written and read */
+        bytes += s->L * s->matrices * (gradient_and_weight + 8.0 + 2.0 * update_bytes(s) - elem_bytes);
+    if (o->zero.stage > 0)
+        bytes /= (double)work->machine->n_ranks;
+    return bytes / work->machine->rates.adam + (is_muon(work) ? muon_s(work) : 0.0);
+}

@@ -1,0 +1,315 @@
+/* step_time.c - see step_time.h. Letters are those of fit_shape_t; N ranks. Times are in seconds until the end. */
+#include "train/planning/step_time.h"
+
+#include <math.h>
+#include <string.h>
+
+#include "train/planning/step_work.h"
+
+/* ---- step work ---- */
+
+fit_shape_t fit_shape_of(const options_t *o, const fit_machine_t *machine)
+{
+    fit_shape_t s = {.is_llama = o->model.arch != ARCH_GPT2, .on_gpu = machine->rates.is_gpu};
+    s.fp8 = o->train.fp8 != FP8_NONE;
+    s.exact_dw = o->train.fp8 == FP8_LINEAR_EXACT_DW;
+    s.L = (double)o->model.layers;
+    s.R = (double)(o->train.micro_batch * o->model.seq_len);
+    s.C = (double)o->model.dim;
+    s.F = (double)o->model.ffn_dim;
+    s.V = (double)o->model.vocab_size;
+    s.T = (double)o->model.seq_len;
+    double seen = o->model.window > 0 ? fmin((double)o->model.window, s.T) : s.T;
+    s.keys = seen - 0.5 * seen * seen / s.T; /* that a query sees, on average */
+    s.heads = (double)o->model.heads;
+    s.head_dim = (double)options_head_dim(o);
+    s.A = s.heads * s.head_dim;
+    s.has_bias = o->model.arch == ARCH_GPT2 || o->model.arch == ARCH_QWEN2;
+    s.has_head_norms = o->model.arch == ARCH_QWEN3;
+    s.rotated = s.is_llama ? (s.heads + (double)o->model.kv_heads) * s.head_dim : 0.0;
+    s.qkv = (s.heads + 2.0 * (double)o->model.kv_heads) * s.head_dim;
+    double mlp = s.is_llama ? 2.0 * s.F : s.F, positions = s.is_llama ? 0.0 : (double)options_positions(o) * s.C;
+    const double products[FIT_N_PRODUCTS] = {s.C * s.qkv, s.A * s.C, s.C * mlp, s.F * s.C};
+    const double inner[FIT_N_PRODUCTS] = {s.C, s.A, s.C, s.F};
+    memcpy(s.products, products, sizeof products);
+    memcpy(s.inner, inner, sizeof inner);
+    s.last_matrix = products[FIT_N_PRODUCTS - 1];
+    s.matrices = products[0] + products[1] + products[2] + products[3];
+    s.inputs = 2.0 * s.C + s.A + s.F;
+    s.outputs = s.qkv + s.C + mlp + s.C;
+    s.block = s.matrices + (s.is_llama ? 2.0 * s.C : s.outputs + 4.0 * s.C); /* gpt2: biases, and norms' too */
+    if (s.has_head_norms)
+        s.block += 2.0 * s.head_dim;
+    s.embed = s.V * s.C + positions;
+    s.head = s.is_llama ? s.C + (o->model.tied ? 0.0 : s.V * s.C) : 2.0 * s.C;
+    s.param_bytes = (double)zero_dtype_size((zero_dtype_t)o->train.precision);
+    s.act_bytes = s.on_gpu ? s.param_bytes : sizeof(float);
+    s.micro_steps = (double)options_micro_steps(o, machine->n_ranks);
+    s.adds_locally = o->zero.stage < 2 && s.micro_steps > 1 && !o->zero.reduce_every_micro_step;
+    s.grad_bytes = s.adds_locally ? sizeof(float) : s.param_bytes;
+    return s;
+}
+
+double fit_n_params(const fit_shape_t *s)
+{
+    return s->L * s->block + s->embed + s->head;
+}
+
+/* ---- step time ---- */
+
+#define BACKWARD_ATTENTION 2.5 /* products in backward for each in forward: five and two */
+#define LOGITS_OF_CPU 0x1p23   /* elements */
+
+/* Returns the rate for heads of this size: proportional to it below 64, then a line to 128. */
+static double attention_rate(const double rates[2], double head_dim)
+{
+    if (head_dim <= 64.0)
+        return rates[0] * head_dim / 64.0;
+    return rates[0] + (rates[1] - rates[0]) * (fmin(head_dim, 128.0) - 64.0) / 64.0;
+}
+
+/* Returns the seconds of casting n_elems to fp8: reading bytes_read of each, and writing `copies`. */
+static double cast_s(const fit_rates_t *rates, double n_elems, double bytes_read, double copies)
+{
+    return n_elems * (bytes_read + copies) / rates->cast;
+}
+
+/* Returns of how many of a row's inputs, or output gradients, the maximum takes a pass of its own. On GPUs the kernel
+ * that writes them finds most (arch_linear_t.x_is_recorded, dy_is_recorded). */
+static double apart_inputs(const fit_shape_t *s, double inputs)
+{
+    return s->on_gpu ? s->A : inputs;
+}
+static double apart_outputs(const fit_shape_t *s)
+{
+    return !s->on_gpu ? s->outputs : s->is_llama && !s->has_head_norms ? 0.0 : s->qkv;
+}
+
+/* Casts of a block in forward, once more if backward runs it again. Weights: their maximum is found once. */
+static double casts_forward(const fit_shape_t *s, const fit_rates_t *rates, bool gathered, bool again)
+{
+    bool keeps = !s->light && !s->full && !s->exact_dw;
+    double inputs = again ? s->inputs - s->F : s->inputs, matrices = again ? s->matrices - s->last_matrix : s->matrices;
+    if (!s->fp8)
+        return 0.0;
+    return cast_s(rates, s->R * inputs, s->act_bytes, keeps ? 2.0 : 1.0) +
+           cast_s(rates, s->R * apart_inputs(s, inputs), s->act_bytes, 0.0) +
+           (gathered ? 0.0 : cast_s(rates, matrices, (again ? 1.0 : 2.0) * s->param_bytes, 1.0));
+}
+
+static double casts_backward(const fit_shape_t *s, const fit_rates_t *rates, bool gathered)
+{
+    bool casts_inputs = (s->light || s->full) && !s->exact_dw;
+    if (!s->fp8)
+        return 0.0;
+    return cast_s(rates, s->R * s->outputs, s->act_bytes, s->exact_dw ? 1.0 : 2.0) +
+           cast_s(rates, s->R * apart_outputs(s), s->act_bytes, 0.0) +
+           (casts_inputs ? cast_s(rates, s->R * s->inputs, s->act_bytes, 1.0) : 0.0) +
+           cast_s(rates, s->matrices, gathered ? 1.0 : s->param_bytes, 1.0);
+}
+
+/* Returns how many outputs of a row have a bias; the CPU adds it in a pass of its own. */
+static double biased(const fit_shape_t *s)
+{
+    return s->is_llama ? s->qkv : s->outputs;
+}
+
+/* Elements that norms, activation function and rotation read and write for a row of a block. */
+static double forward_elems(const fit_shape_t *s)
+{
+    double biases = s->has_bias && !s->on_gpu ? 2.0 * biased(s) : 0.0;
+    return 8.0 * s->C + (s->is_llama ? 3.0 : 2.0) * s->F + 2.0 * s->rotated + (s->has_head_norms ? 2.0 * s->qkv : 0.0) +
+           biases;
+}
+
+/* With biases: q's, k's and v's gradients take a pass of their own, on the CPU all of them. With head norms: each
+ * head's gradient is read with its input and written. light: the outputs of norms and of the activation function are
+ * written again. (If recompute is full, the block's forward does that.) */
+static double backward_elems(const fit_shape_t *s)
+{
+    double normed_again = s->light ? 2.0 * s->qkv + 2.0 * s->rotated : 0.0;
+    double of_heads = s->has_head_norms ? normed_again + 3.0 * s->rotated : 0.0;
+    double biases = !s->has_bias ? 0.0 : s->on_gpu ? s->qkv : biased(s);
+    return 8.0 * s->C + (s->is_llama ? 5.0 : 3.0) * s->F + 2.0 * s->rotated + biases + of_heads +
+           (s->light ? 2.0 * s->C + s->F : 0.0);
+}
+
+static double product_rate(const fit_rates_t *rates, const options_t *o, bool in_fp8)
+{
+    if (in_fp8)
+        return rates->fp8 > 0.0 ? rates->fp8 : rates->half;
+    return o->train.precision == ZERO_FP32 ? rates->single : rates->half;
+}
+
+/* Returns what share of a device's rate a product of so many FLOPs reaches: a line between the sizes. */
+static double size_share(const fit_rates_t *rates, double flops)
+{
+    double at = (log2(flops) - FIT_LEAST_SIZE) / FIT_SIZE_STEP;
+    int below = (int)fmin(fmax(at, 0.0), FIT_SIZES - 2.0);
+    double part = fmin(fmax(at - below, 0.0), 1.0);
+    return rates->size_share[below] + part * (rates->size_share[below + 1] - rates->size_share[below]);
+}
+
+/* Returns the seconds of a product [m, n] of sums over k, at a rate for large products. */
+static double product_s(const fit_rates_t *rates, double rate, double m, double n, double k)
+{
+    double flops = 2.0 * m * n * k;
+    double elements = rates->is_gpu ? 0.0 : rates->element * fit_elements_per_multiply(m, n, k, rates->threads);
+    return flops * (1.0 + elements) / (rate * size_share(rates, flops));
+}
+
+/* Returns the seconds of multiplying R rows with the first n matrices of a block. */
+static double products_s(const fit_rates_t *rates, double rate, const fit_shape_t *s, int n)
+{
+    double seconds = 0.0;
+    for (int i = 0; i < n; i++)
+        seconds += product_s(rates, rate, s->R, s->products[i] / s->inner[i], s->inner[i]);
+    return seconds;
+}
+
+/* Returns the seconds of the gradients of a block's inputs, at one rate, and of its matrices, at another. */
+static double gradients_s(const fit_rates_t *rates, double of_inputs, double of_matrices, const fit_shape_t *s)
+{
+    double seconds = 0.0;
+    for (int i = 0; i < FIT_N_PRODUCTS; i++) {
+        double inner = s->inner[i], outer = s->products[i] / inner;
+        seconds += product_s(rates, of_inputs, s->R, inner, outer) + product_s(rates, of_matrices, inner, outer, s->R);
+    }
+    return seconds;
+}
+
+/* Returns the seconds of the head's three products. The CPU has logits of some rows at a time
+ * (src/train/kernels/loss.c).
+ */
+static double head_products_s(const fit_rates_t *rates, double rate, const fit_shape_t *s)
+{
+    double rows = s->on_gpu ? s->R : fmin(s->R, fmax(LOGITS_OF_CPU / s->V, 64.0));
+    return s->R / rows *
+           (product_s(rates, rate, rows, s->V, s->C) + product_s(rates, rate, rows, s->C, s->V) +
+            product_s(rates, rate, s->V, s->C, rows));
+}
+
+static double attention_flops(const fit_shape_t *s, const fit_rates_t *rates) /* of a block, forward */
+{
+    return 4.0 * s->R * s->keys * s->A * (1.0 + rates->tile / s->T);
+}
+
+/* Blocks' forward in one micro-step. */
+static fit_compute_t forward(const options_t *o, const fit_rates_t *rates, const fit_shape_t *s)
+{
+    double kernels = s->L * (s->is_llama ? 9.0 : 8.0) + s->L * (s->fp8 ? 12.0 : 0.0);
+    return (fit_compute_t){
+        .products = s->L * products_s(rates, product_rate(rates, o, s->fp8), s, FIT_N_PRODUCTS),
+        .attention = s->L * attention_flops(s, rates) / attention_rate(rates->attention_forward, s->head_dim),
+        .passes = s->L * (s->R * forward_elems(s) * s->act_bytes / rates->pass +
+                          casts_forward(s, rates, o->zero.gather == GATHER_FP8, false)) +
+                  kernels * rates->kernel_s,
+    };
+}
+
+/* What backward runs again with recompute = full: a block's forward but for its last product. */
+static void add_recomputation(const options_t *o, const fit_rates_t *rates, const fit_shape_t *s,
+                              fit_compute_t *backward)
+{
+    if (!s->full)
+        return;
+    backward->products += s->L * products_s(rates, product_rate(rates, o, s->fp8), s, FIT_N_PRODUCTS - 1);
+    backward->attention += s->L * attention_flops(s, rates) / attention_rate(rates->attention_forward, s->head_dim);
+    backward->passes += s->L * (s->R * (forward_elems(s) - 2.0 * s->C) * s->act_bytes / rates->pass +
+                                casts_forward(s, rates, o->zero.gather == GATHER_FP8, true) + 7.0 * rates->kernel_s);
+}
+
+/* The head's forward and backward in one micro-step, and the sums of gradients. */
+static fit_compute_t head(const options_t *o, const fit_machine_t *machine, const fit_shape_t *s)
+{
+    const fit_rates_t *rates = &machine->rates;
+    double N = (double)machine->n_ranks, half = product_rate(rates, o, false);
+    double products = head_products_s(rates, half, s), loss = s->R * (2.0 * s->V + 9.0 * s->C) * s->act_bytes;
+    /* Every rank reads N slices of its shard and adds them to its sums, which later micro-steps read again. */
+    double later = s->micro_steps > 1.0 ? sizeof(float) * (s->micro_steps - 1.0) / s->micro_steps : 0.0;
+    double sums = fit_n_params(s) * (s->grad_bytes + (sizeof(float) + later) / N);
+    return (fit_compute_t){.products = products,
+                           .passes = loss / rates->pass + sums / rates->sum + 10.0 * rates->kernel_s};
+}
+
+/* Blocks' backward in one micro-step. */
+static fit_compute_t backward(const options_t *o, const fit_rates_t *rates, const fit_shape_t *s)
+{
+    double kernels = s->L * (16.0 + (s->fp8 ? 12.0 : 0.0));
+    double half = product_rate(rates, o, false), in_fp8 = product_rate(rates, o, s->fp8);
+    fit_compute_t c = {
+        .products = s->L * gradients_s(rates, in_fp8, s->exact_dw ? half : in_fp8, s),
+        .attention = s->L * BACKWARD_ATTENTION * attention_flops(s, rates) /
+                     attention_rate(rates->attention_backward, s->head_dim),
+        .passes = s->L * (s->R * backward_elems(s) * s->act_bytes / rates->pass +
+                          casts_backward(s, rates, o->zero.gather == GATHER_FP8)) +
+                  kernels * rates->kernel_s,
+    };
+    add_recomputation(o, rates, s, &c);
+    return c;
+}
+
+/* Returns the shape of one block of which so much is recomputed. */
+static fit_shape_t block_of(const fit_shape_t *s, options_recompute_t recompute)
+{
+    fit_shape_t block = *s;
+    block.light = recompute == RECOMPUTE_LIGHT;
+    block.full = recompute == RECOMPUTE_FULL;
+    block.L = 1.0;
+    return block;
+}
+
+void fit_work_of(const options_t *o, const fit_machine_t *machine, fit_work_t *work)
+{
+    *work = (fit_work_t){.options = o, .machine = machine, .shape = fit_shape_of(o, machine)};
+    work->head = head(o, machine, &work->shape);
+    for (int recompute = RECOMPUTE_NONE; recompute < FIT_N_RECOMPUTES; recompute++) {
+        fit_shape_t block = block_of(&work->shape, (options_recompute_t)recompute);
+        work->forward[recompute] = forward(o, &machine->rates, &block);
+        work->backward[recompute] = backward(o, &machine->rates, &block);
+    }
+}
+
+static void add(fit_compute_t *sum, double times, const fit_compute_t *of)
+{
+    sum->products += times * of->products;
+    sum->attention += times * of->attention;
+    sum->passes += times * of->passes;
+}
+
+static double sum_of(const fit_compute_t *c)
+{
+    return c->products + c->attention + c->passes;
+}
+
+fit_time_t fit_work_time(const fit_work_t *work, const fit_variant_t *variant)
+{
+    const double ms = 1e3, k = work->shape.micro_steps;
+    fit_compute_t f = {0}, b = work->head;
+    for (int recompute = RECOMPUTE_NONE; recompute < FIT_N_RECOMPUTES; recompute++) {
+        add(&f, (double)variant->blocks[recompute], &work->forward[recompute]);
+        add(&b, (double)variant->blocks[recompute], &work->backward[recompute]);
+    }
+    fit_passes_t passes = {sum_of(&f), sum_of(&b)};
+    fit_wire_t wire = fit_wire_s(work, variant, passes);
+    fit_passes_t beside = {passes.forward + wire.in_forward, passes.backward + wire.in_backward};
+    fit_time_t t = {.products = k * (f.products + b.products) * ms,
+                    .attention = k * (f.attention + b.attention) * ms,
+                    .passes = k * (f.passes + b.passes) * ms,
+                    .optimizer = fit_optimizer_s(work, variant) * ms,
+                    .wire = wire.all * ms,
+                    .pcie = fit_offload_s(work, variant, beside) * ms};
+    t.total = t.products + t.attention + t.passes + t.optimizer + t.wire + t.pcie;
+    return t;
+}
+
+fit_time_t fit_step_time(const options_t *o, const fit_machine_t *machine, double activation_bytes)
+{
+    fit_work_t work;
+    fit_variant_t variant = {
+        .offload_ratio = o->zero.offload_ratio, .keep = o->zero.keep, .activation_bytes = activation_bytes};
+    fit_work_of(o, machine, &work);
+    for (int64_t l = 0; l < o->model.layers; l++)
+        variant.blocks[options_block_recompute(o, l)]++;
+    return fit_work_time(&work, &variant);
+}

@@ -1,0 +1,31 @@
+/* step_time.h - predicts how long a training step takes: pure arithmetic on settings and rates.
+ *
+ * Matrix products and attention take FLOPs at the device's rates; everything else of a layer passes over memory. What
+ * travels between ranks, and between GPU and host, runs beside compute, so that only what does not fit under it counts.
+ */
+#ifndef ZEROTRAIN_PREDICT_STEP_TIME_H
+#define ZEROTRAIN_PREDICT_STEP_TIME_H
+
+#include "train/planning/step_work.h"
+
+/* Milliseconds of a step, by part. */
+typedef struct fit_time {
+    double products; /* matrix products */
+    double attention;
+    double passes;    /* norms, activation functions, casts to fp8, loss, sums of gradients; kernels' starts */
+    double optimizer; /* AdamW */
+    double wire;      /* waiting for other ranks, and what communication takes from compute */
+    double pcie;      /* waiting for copies from and to host memory, and for the host's AdamW */
+    double total;
+} fit_time_t;
+
+/* Prepares predictions. options and machine are kept, and their stage and batch must not change. */
+void fit_work_of(const options_t *options, const fit_machine_t *machine, fit_work_t *work);
+/* Predicts a step; costs no more than arithmetic on a few dozen numbers. */
+fit_time_t fit_work_time(const fit_work_t *work, const fit_variant_t *variant);
+
+/* Predicts a step with settings that are resolved (options_resolve), none of them auto. activation_bytes: what
+ * offloaded state can be staged in. */
+fit_time_t fit_step_time(const options_t *options, const fit_machine_t *machine, double activation_bytes);
+
+#endif

@@ -1,0 +1,467 @@
+/* run.c - see run.h. */
+#include "train/run.h"
+
+#include <inttypes.h>
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "train/model/fp8.h"
+#include "train/options/options.h"
+#include "train/planning/settle.h"
+#include "train/report/process.h"
+#include "train/report/report.h"
+#include "train/text/draw.h"
+#include "train/text/generate.h"
+
+static const double PI = 3.14159265358979323846;
+
+/* Returns how far `step` is from first (0) to last (1). */
+static double progress(int64_t step, int64_t first, int64_t last)
+{
+    if (step >= last)
+        return 1.0;
+    return step <= first ? 0.0 : (double)(step - first) / (double)(last - first);
+}
+
+/* Returns the rate at a part (0..1) of the straight line from lr to min_lr. */
+static double decayed(const options_t *options, double part)
+{
+    return options->train.lr + (options->train.min_lr - options->train.lr) * part;
+}
+
+double lr_at(const options_t *options, int64_t step)
+{
+    int64_t steps = options->train.steps, warmup = options->train.warmup_steps;
+    if (step <= warmup && step <= steps)
+        return options->train.lr * ((double)step / (double)warmup);
+    /* The step with the full rate: the last of the warm-up, or the first if there is none. */
+    int64_t peak = warmup > 1 ? warmup : 1;
+    if (step <= peak)
+        return options->train.lr;
+    int64_t n_last_fifth = steps / 5 + (steps % 5 != 0);
+    int64_t wsd_first = steps - n_last_fifth > peak ? steps - n_last_fifth : peak;
+    switch ((options_schedule_t)options->train.schedule) {
+    case SCHEDULE_CONSTANT:
+        return options->train.lr;
+    case SCHEDULE_LINEAR:
+        return decayed(options, progress(step, peak, steps));
+    case SCHEDULE_COSINE:
+        return decayed(options, 0.5 * (1.0 - cos(PI * progress(step, peak, steps))));
+    case SCHEDULE_WSD:
+        return decayed(options, progress(step, wsd_first, steps));
+    }
+    return options->train.lr;
+}
+
+/* ---- run evaluate ---- */
+/* What a training run measures between steps: the loss on validation data, and a sample of text. */
+
+#define SAMPLE_PROMPT 64
+#define SAMPLE_TOKENS 400
+#define SAMPLE_TEMPERATURE 0.8f
+#define SAMPLE_TOP_K 40
+
+zero_status_t run_read_batch(data_t *data, int64_t step, int micro_step, model_batch_t *batch)
+{
+    TRY(data_batch(data, step, micro_step, &batch->inputs, &batch->targets));
+    batch->starts = data_starts(data);
+    return ZERO_OK;
+}
+
+zero_status_t run_open_val(run_t *run)
+{
+    const options_t *o = run->session.options;
+    int64_t n_most;
+    if (__builtin_mul_overflow(o->train.eval_batches, o->train.global_batch, &n_most))
+        n_most = INT64_MAX;
+    return held_out_open(o, run->session.comm, o->data.val, n_most, &run->val);
+}
+
+zero_status_t run_evaluate(run_t *run, double *val_loss)
+{
+    int64_t n_counted;
+    TRY(held_out_sum(&run->val, &run->session, NULL, NULL, val_loss, &n_counted));
+    if (n_counted == 0) /* it was not so when the data were opened */
+        return report_error(ZERO_ERROR_FORMAT, "[data] val: no token of '%s' counts any more: the file has changed",
+                            run->session.options->data.val);
+    *val_loss /= (double)n_counted;
+    return ZERO_OK;
+}
+
+zero_status_t run_show_sample(run_t *run)
+{
+    int32_t tokens[SAMPLE_PROMPT + SAMPLE_TOKENS];
+    const int32_t *inputs, *targets;
+    int64_t seq_len = run->session.options->model.seq_len;
+    int n_all, n_prompt = seq_len < SAMPLE_PROMPT ? (int)seq_len : SAMPLE_PROMPT;
+    sample_spec_t spec = {.n_tokens = SAMPLE_TOKENS,
+                          .temperature = SAMPLE_TEMPERATURE,
+                          .top_k = SAMPLE_TOP_K,
+                          .seed = (uint64_t)run->session.options->train.seed};
+    TRY(data_batch(run->val.data ? run->val.data : run->train, 0, 0, &inputs, &targets));
+    memcpy(tokens, inputs, (size_t)n_prompt * sizeof *tokens);
+    TRY(zero_comm_broadcast(run->session.comm, tokens, (size_t)n_prompt * sizeof *tokens,
+                            0)); /* each rank has read another sequence */
+    TRY(sample_generate(&run->session.model, run->session.comm, &spec, tokens, n_prompt, &n_all));
+    if (zero_comm_rank(run->session.comm) != 0)
+        return ZERO_OK;
+    const bool bytes =
+        run->session.options->model.vocab_size == 256; /* a sample may begin and end within a character */
+    printf("--- sample: given this text\n");
+    print_text(run->tokenizer, tokens, n_prompt, bytes);
+    printf("\n--- the model goes on\n");
+    print_text(run->tokenizer, tokens + n_prompt, n_all - n_prompt, bytes);
+    printf("\n--- end of sample\n");
+    fflush(stdout);
+    return ZERO_OK;
+}
+
+/* ---- run open ---- */
+/* Opens and closes a training run: device, data, checkpoints, engine, and the files it writes.
+ *
+ * What must hold: ranks agree after each step that one of them could fail alone, and nothing of an earlier run is
+ * touched until all else has succeeded on all ranks. */
+
+/* ---- data and checkpoints ---- */
+
+/* Opens the data to train on, shuffled, and those to evaluate on. */
+static zero_status_t open_data(run_t *run)
+{
+    const options_t *o = run->session.options;
+    zero_comm_t *comm = run->session.comm;
+    data_spec_t spec = data_spec_of(o, comm, o->data.train);
+    spec.shuffle = true;
+    spec.seed = (uint64_t)o->train.seed;
+    TRY(report_agree(comm, data_open(&spec, &run->train)));
+    TRY(report_agree(comm, data_check_targets(run->train, data_n_sequences(run->train))));
+    if (o->data.val[0])
+        TRY(run_open_val(run));
+    run->session.model.may_skip_targets = data_has_mask(run->train) || held_out_may_skip(&run->val, o);
+    return ZERO_OK;
+}
+
+/* Refuses data that differ from rank 0's: hosts that have copies of their own may have different ones. */
+static zero_status_t compare_data(run_t *run, const char *key, const char *paths, const data_t *data,
+                                  data_identity_t *identity)
+{
+    data_identity_t first;
+    TRY(report_agree(run->session.comm, data_identity_read(paths, data_n_tokens(data), identity)));
+    first = *identity;
+    TRY(zero_comm_broadcast(run->session.comm, &first, sizeof first, 0));
+    zero_status_t status = ZERO_OK;
+    if (first.n_tokens != identity->n_tokens || first.sample != identity->sample)
+        status = report_error(ZERO_ERROR_USAGE,
+                              "[data] %s: %s has %" PRId64 " tokens here and %" PRId64
+                              " on rank 0, or other ones: every host needs the same files",
+                              key, paths, identity->n_tokens, first.n_tokens);
+    return report_agree(run->session.comm, status);
+}
+
+/* Opens the checkpoint to resume from, and moves the data to where the previous run ended. */
+static zero_status_t open_checkpoints(run_t *run)
+{
+    const options_t *o = run->session.options;
+    data_identity_t data, val;
+    TRY(compare_data(run, "train", o->data.train, run->train, &data));
+    if (run->val.data)
+        TRY(compare_data(run, "val", o->data.val, run->val.data, &val));
+    TRY(checkpoints_open(run->session.options, run->session.comm, &data, &run->checkpoints));
+    TRY(report_agree(run->session.comm, data_check_tokenizer(run->train, run->checkpoints.model_files.tokenizer)));
+    if (run->val.data)
+        TRY(report_agree(run->session.comm,
+                         data_check_tokenizer(run->val.data, run->checkpoints.model_files.tokenizer)));
+    data_start_at(run->train, run->checkpoints.first_step - 1, run->checkpoints.sequences_before);
+    return ZERO_OK;
+}
+
+/* ---- memory ---- */
+
+/* Takes the memory that is planned, and fills it. */
+static zero_status_t take_memory(run_t *run)
+{
+    session_t *s = &run->session;
+    s->model.trace = run->trace;
+    TRY(session_create_engine(s, (int64_t)run->micro_steps * (run->n_late + 1)));
+    TRY(zero_comm_agree(s->comm, trace_attach(run->trace, s->device, s->engine)));
+    phases_end("memory");
+    if (s->options->resume)
+        return checkpoints_load(&run->checkpoints, s->engine);
+    if (strcmp(s->options->model.init, "random") == 0)
+        return zero_init_parameters(s->engine);
+    return zero_load_weights(s->engine, s->options->model.init);
+}
+
+static zero_status_t create_engine(run_t *run)
+{
+    TRY(fit_check(run->session.options, run->session.comm, run->session.device, &run->planned));
+    return fit_explain(take_memory(run), &run->planned, run->session.device);
+}
+
+/* ---- outputs ---- */
+
+bool run_has_steps(const run_t *run)
+{
+    return run->checkpoints.first_step <= run->last_step;
+}
+
+static zero_status_t open_metrics(run_t *run)
+{
+    zero_status_t status = ZERO_OK;
+    const options_t *o = run->session.options;
+    char *info = NULL;
+    TRY(run_info_text(o, run->session.comm, run->session.device, run->session.engine,
+                      zero_model_n_params(run->session.model.declaration), &info));
+    if (zero_comm_rank(run->session.comm) == 0) /* first, since it removes nothing of an earlier run */
+        status = tensorboard_open(o->log.tensorboard, o->resume ? run->checkpoints.first_step : 0, &run->tensorboard);
+    if (zero_comm_rank(run->session.comm) == 0 && status == ZERO_OK && o->resume)
+        status = metrics_rewind(o->log.metrics, run->checkpoints.first_step - 1);
+    if (zero_comm_rank(run->session.comm) == 0 && status == ZERO_OK)
+        status = metrics_open(o->log.metrics, o->resume, &run->metrics);
+    metrics_describe(run->metrics, info);
+    return report_agree(run->session.comm, status);
+}
+
+/* Opens what the run will write. Called last, when everything else that could fail has succeeded on all ranks: until
+ * here nothing of an earlier run has been touched. */
+static zero_status_t open_outputs(run_t *run)
+{
+    if (!run_has_steps(run))
+        return ZERO_OK;
+    TRY(checkpoints_prepare(&run->checkpoints, run->session.model.declaration));
+    TRY(trace_claim_file(run->trace));
+    return open_metrics(run);
+}
+
+/* ---- opening ---- */
+
+/* Opens what turns samples into text, if there is such. A tokenizer that cannot be read costs no run. */
+static void open_tokenizer(run_t *run)
+{
+    const options_t *o = run->session.options;
+    if (o->train.sample_every > 0 && zero_comm_rank(run->session.comm) == 0)
+        run->tokenizer = print_text_open(o->model.init, o->model.vocab_size);
+}
+
+static zero_status_t set_up(run_t *run, const options_t *o, zero_comm_t *comm)
+{
+    TRY(report_agree(comm, zero_comm_rank(comm) == 0 ? named_files_check(o) : ZERO_OK));
+    TRY(session_open(o, comm, &run->session));
+    phases_end("device");
+    run->n_late = zero_device_get_type(run->session.device) == ZERO_DEVICE_CUDA ? 1 : 0;
+    TRY(open_data(run));
+    phases_end("data");
+    TRY(open_checkpoints(run));
+    phases_end("checking the checkpoint");
+    open_tokenizer(run);
+    TRY(trace_open(o->log.trace, comm, run->session.model.declaration, &run->trace));
+    TRY(create_engine(run));
+    phases_end("loading");
+    TRY(model_compare_cpus(run->session.device, comm));
+    TRY(open_outputs(run));
+    phases_end("outputs");
+    return ZERO_OK;
+}
+
+zero_status_t run_open(const options_t *options, zero_comm_t *comm, run_t *run)
+{
+    *run = (run_t){.session = {.options = options, .comm = comm}};
+    run->micro_steps = options_micro_steps(options, zero_comm_size(comm));
+    run->last_step = options->train.steps;
+    if (options->stop_after > 0 && options->stop_after < run->last_step)
+        run->last_step = options->stop_after;
+    run->end_step = run->last_step;
+    return report_agree(comm, set_up(run, options, comm));
+}
+
+/* ---- closing ---- */
+
+zero_status_t run_close(run_t *run, zero_status_t status)
+{
+    checkpoints_close(&run->checkpoints);
+    metrics_close(run->metrics);
+    tensorboard_close(run->tensorboard);
+    /* ZERO_ERROR_NONFINITE ends the run on all ranks together. After any other failure peers may be lost. */
+    zero_status_t traced = trace_close(run->trace, status == ZERO_OK || status == ZERO_ERROR_NONFINITE);
+    if (status == ZERO_OK)
+        status = traced;
+    session_close(&run->session, status != ZERO_OK && status != ZERO_ERROR_USAGE); /* that all ranks return together */
+    tokenizer_close(run->tokenizer);
+    held_out_close(&run->val);
+    data_close(run->train);
+    return status;
+}
+
+/* ---- loop ---- */
+/* The training loop: queues steps, waits for their results, evaluates, saves, and stops on a signal. */
+
+_Static_assert(DATA_NO_TARGET == ZERO_NO_TARGET, "what data leave out, the loss leaves out");
+
+/* ---- queueing a step ---- */
+
+/* Returns the weight of each target's loss. The loss is the mean over all targets of the step that count, whichever
+ * rank and micro-step has them. If none does, it and its gradient are zero. */
+static double loss_weight(const data_t *data)
+{
+    int64_t n_counted = data_n_counted(data);
+    return n_counted > 0 ? 1.0 / (double)n_counted : 0.0;
+}
+
+/* Queues a step. Its result comes from zero_step_wait. */
+static zero_status_t train_step(run_t *run, int64_t step)
+{
+    const options_t *o = run->session.options;
+    model_batch_t batch;
+    trace_begin_step(run->trace, step);
+    TRY(model_clear_loss(&run->session.model));
+    for (int k = 0; k < run->micro_steps; k++) {
+        double batch_ms = clock_now_ms();
+        TRY(run_read_batch(run->train, step - 1, k, &batch));
+        trace_host(run->trace, TRACE_DATA, step, batch_ms, clock_now_ms());
+        TRY(model_train(&run->session.model, batch, loss_weight(run->train)));
+    }
+    run->n_counted[step % 2] = data_n_counted(run->train);
+    TRY(trace_pause(run->trace, run->session.device));
+    TRY(fp8_put_range(&run->session.model));
+    zero_set_notice(run->session.engine, (uint32_t)stop_requested());
+    TRY(zero_step(run->session.engine, (float)lr_at(o, step), run->session.model.loss, run->session.model.ctx.stream));
+    trace_end_step(run->trace);
+    return ZERO_OK;
+}
+
+/* ---- its result ---- */
+
+static bool is_due(int64_t step, int64_t every, int64_t last_step)
+{
+    return step == last_step || (every > 0 && step % every == 0);
+}
+
+/* Ends the run with the steps that are queued, if any rank has announced a signal, or rank 0 a full log. All ranks
+ * learn of it from the result of the same step. */
+static void stop_on_signal(run_t *run, const zero_step_result_t *result)
+{
+    const char *dir = run->session.options->checkpoint.dir;
+    int64_t end_step = (int64_t)result->step + run->n_queued;
+    if (result->notice == 0 || end_step >= run->end_step)
+        return;
+    run->end_step = end_step;
+    report("%s: stopping after step %lld of %lld%s%s", stop_signal_name((int)result->notice), (long long)end_step,
+           (long long)run->last_step,
+           dir[0] ? ", which is saved in " : "; nothing is saved: [checkpoint] dir is not set", dir);
+}
+
+/* Writes the step's row. A log that cannot be written stops the run as a signal does: after a step, which is saved. */
+static void write_logs(run_t *run, const metrics_row_t *row)
+{
+    zero_status_t metrics = metrics_write(run->metrics, row), events = tensorboard_write(run->tensorboard, row);
+    if (metrics == ZERO_OK && events == ZERO_OK)
+        return;
+    run->logged = metrics != ZERO_OK ? metrics : events;
+    stop_request(STOP_FOR_LOG);
+}
+
+/* Waits for the oldest queued step, reports it, and evaluates, samples and saves if that is due. */
+static zero_status_t finish_step(run_t *run)
+{
+    const options_t *o = run->session.options;
+    zero_step_result_t result;
+    double val_loss = 0.0;
+    zero_status_t status = zero_step_wait(run->session.engine, &result);
+    if (status != ZERO_OK && status != ZERO_ERROR_NONFINITE) /* the latter has a result, which is reported first */
+        return status;
+    int64_t step = (int64_t)result.step;
+    metrics_row_t row = run_make_row(run, &result);
+    run->n_queued--;
+    run->n_done++;
+    run->n_skipped += result.skipped;
+    run->n_without += row.has_no_targets;
+    if (status == ZERO_OK)
+        stop_on_signal(run, &result);
+
+    if (run->val.data && status == ZERO_OK && is_due(step, o->train.eval_every, run->last_step)) {
+        TRY(run_evaluate(run, &val_loss));
+        row.has_val_loss = true;
+        row.val_loss = (float)val_loss;
+    }
+    write_logs(run, &row);
+    if (result.skipped || row.has_no_targets || row.has_val_loss || step == run->checkpoints.first_step ||
+        is_due(step, o->log.every, run->end_step))
+        run_report_step(run, &row);
+    TRY(status);
+    if (o->train.sample_every > 0 && is_due(step, o->train.sample_every, run->last_step))
+        TRY(run_show_sample(run));
+    return checkpoints_after_step(&run->checkpoints, run->session.engine, step, run->end_step);
+}
+
+/* ---- the loop ---- */
+
+/* Returns whether the step must be waited for at once, because what follows it needs it done. */
+static bool must_wait_now(const run_t *run, int64_t step)
+{
+    const options_t *o = run->session.options;
+    return step == run->end_step || (run->val.data && is_due(step, o->train.eval_every, run->last_step)) ||
+           (o->train.sample_every > 0 && is_due(step, o->train.sample_every, run->last_step)) ||
+           checkpoints_are_due(&run->checkpoints, step, run->end_step);
+}
+
+/* Makes the steps. On GPUs each is queued while the one before is computed. */
+static zero_status_t loop(run_t *run)
+{
+    run->started_ms = clock_now_ms();
+    stop_listen();
+    for (int64_t step = run->checkpoints.first_step; step <= run->end_step; step++) {
+        TRY(train_step(run, step));
+        run->n_queued++;
+        while (run->n_queued > (must_wait_now(run, step) ? 0 : run->n_late))
+            TRY(finish_step(run));
+    }
+    return checkpoints_finish(&run->checkpoints); /* one in memory: the last on the disk is waited for */
+}
+
+/* Returns how a run ended that has not failed. One in which no step learned anything counts as a failure. */
+static loop_end_t end_of(const run_t *run)
+{
+    if (run->end_step != run->last_step)
+        return run->session.options->checkpoint.dir[0] ? LOOP_STOPPED_SAVED : LOOP_STOPPED_UNSAVED;
+    if (run->n_done == 0 || run->n_skipped + run->n_without < run->n_done)
+        return LOOP_COMPLETE;
+    if (run->n_without > 0) {
+        report("%lld steps of this run (%lld) had no token that counts as a target, and %lld were skipped, so nothing "
+               "was learned: look at the masks of [data] train, or make more steps",
+               (long long)run->n_without, (long long)run->n_done, (long long)run->n_skipped);
+        return LOOP_ALL_SKIPPED;
+    }
+    report("all steps of this run (%lld) were skipped, so the weights have not changed: gradients were not finite; %s",
+           (long long)run->n_done,
+           run->session.options->train.precision == ZERO_FP16
+               ? "fp16's loss scale may need more steps to settle, else look at the data and the initial weights"
+               : "lower the learning rate, or look at the data and the initial weights");
+    return LOOP_ALL_SKIPPED;
+}
+
+zero_status_t loop_run(const options_t *options, zero_comm_t *comm, loop_end_t *end)
+{
+    run_t run;
+    zero_status_t status = run_open(options, comm, &run);
+    report_hold_errors(false); /* from here on, ranks fail alone and at any point */
+    if (status == ZERO_OK) {
+        run_report_start(&run);
+        /* CUDA allocates graphs in the first steps. */
+        status = fit_explain(loop(&run), &run.planned, run.session.device);
+    }
+    loop_end_t reached = LOOP_COMPLETE;
+    if (status == ZERO_OK)
+        reached = end_of(&run);
+    if (status == ZERO_OK && (reached == LOOP_COMPLETE || reached == LOOP_STOPPED_SAVED))
+        status = checkpoints_remove_memory(&run.checkpoints);
+    if (status == ZERO_OK)
+        status = zero_comm_broadcast(comm, &run.logged, sizeof run.logged, 0);
+    if (status == ZERO_OK && run.logged != ZERO_OK)
+        reached = LOOP_NOT_LOGGED;
+    if (status == ZERO_ERROR_NONFINITE) /* on all ranks: complete a save of good weights */
+        checkpoints_finish(&run.checkpoints);
+    status = run_close(&run, status);
+    if (status == ZERO_OK)
+        *end = reached;
+    return status;
+}
