@@ -2,7 +2,7 @@
  *
  * The file describes the weights, so it fills in the settings that the user has left at their defaults; those that the
  * user has set must agree with it. Keys that change what the model computes must have the one value that is supported
- * here (hf_keys.c, hf_keys.c). Keys that are not known are said in a line; a checkpoint's config.json keeps all
+ * here (hf_keys.c). Keys that are not known are said in a line; a checkpoint's config.json keeps all
  * (hf_config_write.c).
  * Every rank reads the file itself and finds the same.
  */

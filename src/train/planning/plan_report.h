@@ -54,7 +54,7 @@ uint64_t plan_save_copy_bytes(const plan_report_t *report);
 bool plan_hosts_are_alike(const plan_report_t *report);
 
 /* ---- plan print ---- */
-/* The three forms in which --plan shows its report: plan_report.c, plan_print.c, plan_print.c. */
+/* The three forms in which --plan shows its report: plan_report.c, plan_print.c. */
 
 void plan_print_bytes(const plan_report_t *report);  /* exact, a row each */
 void plan_print_people(const plan_report_t *report); /* GiB, and whether it fits */

@@ -1,5 +1,5 @@
 /* device_cuda.c - one GPU per rank: memory, streams and copies by the CUDA runtime, and the kernels of
- * kernels/shard/cuda/.
+ * kernels/cuda/.
  *
  * The runtime is linked statically and looks for the driver when it is first called, so a program built with this also
  * runs on machines without a driver, and finds no GPU there.

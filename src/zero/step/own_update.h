@@ -1,5 +1,5 @@
 /* own_update.h - within update: a caller's own optimizer, or hook behind the update, over what this rank holds.
- * Matrices that it sees whole are updated by src/zero/muon, with zero_own_matrices. */
+ * Matrices that it sees whole are updated by step/muon_update.c, with zero_own_matrices. */
 #ifndef ZERO_OWN_UPDATE_H
 #define ZERO_OWN_UPDATE_H
 

@@ -52,7 +52,7 @@ cudaError_t zero_launch_put_partials(cudaStream_t stream, const zero_grad_t *gra
                                      const float *partials, size_t n_parts, size_t n_columns);
 cudaError_t zero_launch_put_grad(cudaStream_t stream, zero_grad_t grad, const float *sums, size_t n_elems);
 
-/* ---- norms.cu and norms.cu ---- */
+/* ---- norms.cu ---- */
 cudaError_t zero_launch_layernorm(cudaStream_t stream, zero_dtype_t dtype, void *y, float *mean, float *rstd,
                                   void *residual_out, const void *residual, const void *addend, const void *weight,
                                   const void *bias, float eps, size_t n_rows, size_t dim, uint32_t *absmax);
