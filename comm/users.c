@@ -30,7 +30,7 @@ static void list(const zero_users_t *users, char *text, size_t n_bytes)
                                        users->n[user], names[user], users->n[user] > 1 ? "s" : "");
 }
 
-bool zero_users_let_go(zero_users_t *users, const char *call)
+bool zero_users_release(zero_users_t *users, const char *call)
 {
     char text[96];
     if (count(users) == 0)

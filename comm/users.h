@@ -17,7 +17,7 @@ typedef struct zero_users {
 void zero_users_join(zero_users_t *users, zero_user_t user);
 /* Records that the caller destroys the object. Returns true if it can go now. Otherwise logs that `call` came too early
  * and lists the users. */
-bool zero_users_let_go(zero_users_t *users, const char *call);
+bool zero_users_release(zero_users_t *users, const char *call);
 /* Returns true if the object was destroyed before and this was its last user: it must go now. */
 bool zero_users_leave(zero_users_t *users, zero_user_t user);
 

@@ -7,11 +7,11 @@
  * gradient of its input, and none of its own. Both engines use one communicator, and each has a learning rate of its
  * own.
  */
+#include "zero.h"
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include "zero.h"
 
 enum { N_SAMPLES = 12, N_STEPS = 40, MAX_WIDTH = 8, N_LAYERS = 2 };
 

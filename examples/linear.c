@@ -5,9 +5,9 @@
  *
  * Any number of ranks learns the same at any stage. Only where the numbers are kept differs, and libzero handles that.
  */
+#include "zero.h"
 #include <stdio.h>
 #include <stdlib.h>
-#include "zero.h"
 
 enum { N_FEATURES = 10, N_SAMPLES = 64, N_STEPS = 150 };
 

@@ -10,11 +10,11 @@
  * number of ranks, every stage prints the same text. With another number of ranks the samples are split differently, so
  * the rounding differs.
  */
-#include <stdio.h>
-#include <stdlib.h>
+#include "zero.h"
 #include <cuda_bf16.h>
 #include <cuda_runtime.h>
-#include "zero.h"
+#include <stdio.h>
+#include <stdlib.h>
 
 enum { N_FEATURES = 10, N_SAMPLES = 64, N_STEPS = 150 };
 

@@ -6,10 +6,10 @@
  * A and B, of rank 2, are trained. Backward goes through every layer, since the gradient of x passes through W. The
  * adapters learn a base that was moved a little.
  */
+#include "zero.h"
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
-#include "zero.h"
 
 enum { DIM = 16, RANK = 2, N_LAYERS = 3, N_SAMPLES = 48, N_STEPS = 100 };
 

@@ -6,11 +6,11 @@
  * ranks may have more or fewer of them, or none. A batch of more than 8 is computed in two micro-steps, the last one in
  * one: zero_set_micro_steps. Losses and gradients are divided by the size of the batch, wherever its samples are.
  */
+#include "zero.h"
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include "zero.h"
 
 enum { N_SAMPLES = 101, BATCH = 16, N_EPOCHS = 12, N_IN = 5, HIDDEN = 9, N_CLASSES = 3 };
 

@@ -8,10 +8,10 @@
  * It minimizes the mean over ranks of sum_i a_i (w_i - c_i)^2 / 2 over a matrix w and a vector, whose gradient is a_i
  * (w_i - c_i). The vector is updated by plain momentum.
  */
+#include "zero.h"
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
-#include "zero.h"
 
 enum { ROWS = 25, COLS = 43, N_BIAS = 25, N_STEPS = 40 };
 

@@ -9,11 +9,11 @@
  * nor to learn that a step is skipped. Losses are those of own_matrices.c but for rounding, and the text is the same at
  * every stage and on any number of ranks that is a power of two.
  */
+#include "zero.h"
+#include <cuda_runtime.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <cuda_runtime.h>
-#include "zero.h"
 
 enum { ROWS = 25, COLS = 43, N_BIAS = 25, N_STEPS = 40, THREADS = 256 };
 

@@ -6,10 +6,10 @@
  * It minimizes the mean over ranks of sum_i a_i (w_i - c_i)^2 / 2, whose gradient is a_i (w_i - c_i). libzero keeps the
  * optimizer's array, shards it, and saves it in checkpoints.
  */
+#include "zero.h"
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
-#include "zero.h"
 
 enum { N = 1000, N_STEPS = 40 };
 

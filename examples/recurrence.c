@@ -7,12 +7,12 @@
  * Either way is right, and both learn the same. In the loop the parameters are resident throughout. With a unit for
  * each time, the first owns the tensors and the others share them: other units can come between two uses.
  */
+#include "zero.h"
 #include <math.h>
 #include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include "zero.h"
 
 enum { DIM = 8, N_TIMES = 6, N_SAMPLES = 40, N_STEPS = 150 };
 

@@ -9,8 +9,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "base/system.h"
 #include "base/log.h"
+#include "base/system.h"
 #include "comm/bootstrap/launcher.h"
 #include "comm/bootstrap/roll_call.h"
 #include "comm/comm.h"
@@ -40,10 +40,11 @@ static zero_status_t check_not_left_alone(const zero_comm_t *comm, int launch_ra
                          "behind (env -u %s)",
                          variable, n_launched, variable);
     zero_log_set_rank(launch_rank);
-    return zero_fail_alike(ZERO_ERROR_USAGE,
-                           "the launcher started %d processes, but MPI joins none of them: use srun --mpi=pmix (srun "
-                           "--mpi=list shows what there is) or mpirun; env -u %s makes each a job of its own",
-                           n_launched, variable);
+    return zero_fail_collective(
+        ZERO_ERROR_USAGE,
+        "the launcher started %d processes, but MPI joins none of them: use srun --mpi=pmix (srun "
+        "--mpi=list shows what there is) or mpirun; env -u %s makes each a job of its own",
+        n_launched, variable);
 }
 
 static bool mpi_is_running(void)
@@ -59,8 +60,8 @@ static zero_status_t initialize_mpi(int64_t timeout_ns)
     int finalized = 0, provided = MPI_THREAD_SINGLE;
     ZERO_TRY_MPI(MPI_Finalized(&finalized));
     if (finalized)
-        return zero_fail_alike(ZERO_ERROR_UNSUPPORTED, "MPI was finalized and cannot be started again in the same "
-                                                       "process: keep one communicator for the program's life");
+        return zero_fail_collective(ZERO_ERROR_UNSUPPORTED, "MPI was finalized and cannot be started again in the same "
+                                                            "process: keep one communicator for the program's life");
     zero_one_host_restrict_mpi();
     zero_start_watch_begin(&watch, timeout_ns);
     int error = MPI_Init_thread(NULL, NULL, MPI_THREAD_FUNNELED, &provided);
@@ -69,7 +70,7 @@ static zero_status_t initialize_mpi(int64_t timeout_ns)
         return zero_mpi_fail(error, "MPI_Init_thread");
     mpi_use.initialized = true;
     if (provided < MPI_THREAD_FUNNELED)
-        return zero_fail_alike(ZERO_ERROR_UNSUPPORTED, "this MPI does not allow threads (MPI_THREAD_FUNNELED)");
+        return zero_fail_collective(ZERO_ERROR_UNSUPPORTED, "this MPI does not allow threads (MPI_THREAD_FUNNELED)");
     ZERO_TRY_MPI(MPI_Comm_set_errhandler(MPI_COMM_WORLD, MPI_ERRORS_RETURN));
     return ZERO_OK;
 }
@@ -281,7 +282,7 @@ static void end(zero_comm_t *comm)
 
 void zero_comm_destroy(zero_comm_t *comm)
 {
-    if (comm && zero_users_let_go(&comm->users, "zero_comm_destroy"))
+    if (comm && zero_users_release(&comm->users, "zero_comm_destroy"))
         end(comm);
 }
 

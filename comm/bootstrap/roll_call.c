@@ -49,11 +49,11 @@ static zero_status_t compare_kinds(const zero_comm_t *comm, const roll_call_t *c
     static const char *const names[] = {[ZERO_COMM_AUTO] = "AUTO", [ZERO_COMM_MPI] = "MPI", [ZERO_COMM_NCCL] = "NCCL"};
     for (int rank = 1; rank < comm->size; rank++)
         if (calls->of[rank].kind != calls->of[0].kind)
-            return zero_fail_alike(ZERO_ERROR_MISMATCH,
-                                   "ranks call different things: rank %d is in %s(ZERO_COMM_%s), rank 0 is in "
-                                   "%s(ZERO_COMM_%s)",
-                                   rank, comm->call.name, names[calls->of[rank].kind - 1], comm->call.name,
-                                   names[calls->of[0].kind - 1]);
+            return zero_fail_collective(ZERO_ERROR_MISMATCH,
+                                        "ranks call different things: rank %d is in %s(ZERO_COMM_%s), rank 0 is in "
+                                        "%s(ZERO_COMM_%s)",
+                                        rank, comm->call.name, names[calls->of[rank].kind - 1], comm->call.name,
+                                        names[calls->of[0].kind - 1]);
     return ZERO_OK;
 }
 

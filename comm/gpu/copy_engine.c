@@ -43,8 +43,8 @@
 
 #include "base/cuda_status.h"
 #include "base/system.h"
-#include "comm/gpu/transports.h"
 #include "comm/gpu/peer_window.h"
+#include "comm/gpu/transports.h"
 
 #define MAX_RANKS 64 /* of a host: a fence is two operations per peer; a batch takes fewer than 256 */
 #define CHECK_BYTES 40961
@@ -131,7 +131,7 @@ static bool any_fence_waits(const copy_engine_t *engine);
 /* If a fence still waits after the release, the memory is not freed: the process's end does that. */
 static void window_destroy(zero_comm_t *comm, zero_window_t *window)
 {
-    if (zero_comm_beside_host_failed(comm)) {
+    if (zero_comm_gpu_failed(comm)) {
         copy_engine_release(comm);
         if (any_fence_waits(comm->transport))
             return;
@@ -335,7 +335,7 @@ static void copy_engine_destroy(zero_comm_t *comm)
     if (engine->stream)
         cudaStreamDestroy(engine->stream);
     free(engine->pulls);
-    zero_comm_beside_host_destroy(comm);
+    zero_comm_gpu_destroy(comm);
 }
 
 static const zero_comm_ops_t copy_engine_ops = {
@@ -346,12 +346,12 @@ static const zero_comm_ops_t copy_engine_ops = {
     .all_gather = all_gather,
     .all_to_all = all_to_all,
     .pull = pull,
-    .staging_bytes = zero_comm_beside_host_staging_bytes,
-    .host_all_gather = zero_comm_beside_host_all_gather,
-    .host_broadcast = zero_comm_beside_host_broadcast,
-    .check_peers = zero_comm_beside_host_check_peers,
+    .staging_bytes = zero_comm_gpu_staging_bytes,
+    .host_all_gather = zero_comm_gpu_all_gather,
+    .host_broadcast = zero_comm_gpu_broadcast,
+    .check_peers = zero_comm_gpu_check_peers,
     .release = copy_engine_release,
-    .abort = zero_comm_beside_host_abort,
+    .abort = zero_comm_gpu_abort,
     .destroy = copy_engine_destroy,
 };
 
@@ -460,7 +460,7 @@ static zero_status_t reach_peers(zero_comm_t *comm)
     char bus_id[BUS_ID_BYTES] = "", (*bus_ids)[BUS_ID_BYTES] = calloc((size_t)comm->size, sizeof *bus_ids);
     zero_status_t status = zero_comm_agree(comm, bus_ids ? prepare(comm, bus_id) : ZERO_ERROR_MEMORY);
     if (status == ZERO_OK)
-        status = zero_comm_beside_host_all_gather(comm, bus_id, sizeof bus_id, bus_ids);
+        status = zero_comm_gpu_all_gather(comm, bus_id, sizeof bus_id, bus_ids);
     if (status == ZERO_OK)
         status = zero_comm_agree(comm, check_access(comm, bus_ids));
     free(bus_ids);
@@ -496,7 +496,7 @@ zero_status_t zero_comm_copy_engine_create(zero_comm_t *host, zero_comm_t **comm
     zero_comm_t *made;
     if (most_on_a_host(host) > MAX_RANKS)
         return unsupported("a host has too many ranks");
-    ZERO_TRY(zero_comm_beside_host_create(host, &copy_engine_ops, sizeof(copy_engine_t), &made));
+    ZERO_TRY(zero_comm_gpu_create(host, &copy_engine_ops, sizeof(copy_engine_t), &made));
     zero_status_t status = connect(made);
     if (status == ZERO_OK) {
         *comm = made;

@@ -15,8 +15,8 @@
 
 #include "base/cuda_status.h"
 #include "base/system.h"
-#include "comm/gpu/transports.h"
 #include "comm/communicator.h"
+#include "comm/gpu/transports.h"
 
 enum { COMM_GATHER, COMM_REDUCE, N_COMMS };
 
@@ -68,7 +68,7 @@ static zero_status_t settle(zero_comm_t *comm, ncclComm_t nccl, ncclResult_t res
 static zero_status_t nccl_window_create(zero_comm_t *comm, size_t n_bytes, zero_window_t *window)
 {
     void *data = NULL;
-    zero_status_t status = ZERO_CUDA_STATUS(cudaMalloc(&data, zero_comm_beside_host_window_bytes(n_bytes)));
+    zero_status_t status = ZERO_CUDA_STATUS(cudaMalloc(&data, zero_comm_gpu_window_bytes(n_bytes)));
     if (status == ZERO_OK)
         status = ZERO_CUDA_STATUS(cudaMemset(data, 0, n_bytes));
     if (status == ZERO_OK)
@@ -146,8 +146,8 @@ static zero_status_t nccl_all_to_all(zero_comm_t *comm, zero_lane_t lane, const 
                                      const void **slices, zero_stream_t stream)
 {
     zero_exchange_t *exchanges = transport_of(comm)->exchanges;
-    const int n = zero_comm_beside_host_exchanges(comm, window, group, src_offset, src_stride, n_bytes, staging, slices,
-                                                  exchanges);
+    const int n =
+        zero_comm_gpu_exchanges(comm, window, group, src_offset, src_stride, n_bytes, staging, slices, exchanges);
     if (n == 0)
         return ZERO_OK;
     zero_comm_pair(comm, "gradient all-to-all", n_bytes);
@@ -187,7 +187,7 @@ static zero_status_t nccl_reduce_scatter(zero_comm_t *comm, zero_lane_t lane, co
 /* Asks NCCL too: its threads learn when a peer closes its connections. */
 static zero_status_t nccl_check_peers(zero_comm_t *comm, const char *waiting_in, int64_t waited_ns)
 {
-    ZERO_TRY(zero_comm_beside_host_check_peers(comm, waiting_in, waited_ns));
+    ZERO_TRY(zero_comm_gpu_check_peers(comm, waiting_in, waited_ns));
     for (int i = 0; i < N_COMMS; i++) {
         ncclComm_t nccl = transport_of(comm)->comms[i];
         ncclResult_t result = ncclSuccess;
@@ -215,7 +215,7 @@ static void nccl_release(zero_comm_t *comm)
 static void nccl_destroy(zero_comm_t *comm)
 {
     nccl_transport_t *transport = comm->transport;
-    if (zero_comm_beside_host_failed(comm))
+    if (zero_comm_gpu_failed(comm))
         nccl_release(comm);
     for (int i = 0; i < N_COMMS; i++) {
         ncclComm_t nccl = transport->comms[i];
@@ -225,7 +225,7 @@ static void nccl_destroy(zero_comm_t *comm)
             ncclCommAbort(nccl);
     }
     free(transport->exchanges);
-    zero_comm_beside_host_destroy(comm);
+    zero_comm_gpu_destroy(comm);
 }
 
 static const zero_comm_ops_t nccl_ops = {
@@ -235,14 +235,14 @@ static const zero_comm_ops_t nccl_ops = {
     .fence = zero_private_window_fence,
     .all_gather = nccl_all_gather,
     .all_to_all = nccl_all_to_all,
-    .staging_bytes = zero_comm_beside_host_staging_bytes,
+    .staging_bytes = zero_comm_gpu_staging_bytes,
     .reduce_scatter = nccl_reduce_scatter,
     .exchange = nccl_exchange,
-    .host_all_gather = zero_comm_beside_host_all_gather,
-    .host_broadcast = zero_comm_beside_host_broadcast,
+    .host_all_gather = zero_comm_gpu_all_gather,
+    .host_broadcast = zero_comm_gpu_broadcast,
     .check_peers = nccl_check_peers,
     .release = nccl_release,
-    .abort = zero_comm_beside_host_abort,
+    .abort = zero_comm_gpu_abort,
     .destroy = nccl_destroy,
 };
 
@@ -259,7 +259,7 @@ static zero_status_t connect(zero_comm_t *comm, ncclComm_t *nccl)
             status = nccl_fail(comm, NULL, result, "ncclGetUniqueId");
     }
     ZERO_TRY(zero_comm_agree(comm, status));
-    ZERO_TRY(zero_comm_beside_host_broadcast(comm, &id, sizeof id, 0));
+    ZERO_TRY(zero_comm_gpu_broadcast(comm, &id, sizeof id, 0));
     ncclResult_t result = ncclCommInitRankConfig(nccl, comm->size, id, comm->rank, &config);
     return zero_comm_agree(comm, settle(comm, *nccl, result, "ncclCommInitRankConfig"));
 }
@@ -267,7 +267,7 @@ static zero_status_t connect(zero_comm_t *comm, ncclComm_t *nccl)
 zero_status_t zero_comm_nccl_create(zero_comm_t *host, zero_comm_t **comm)
 {
     zero_comm_t *made;
-    ZERO_TRY(zero_comm_beside_host_create(host, &nccl_ops, sizeof(nccl_transport_t), &made));
+    ZERO_TRY(zero_comm_gpu_create(host, &nccl_ops, sizeof(nccl_transport_t), &made));
     nccl_transport_t *transport = made->transport;
     transport->exchanges = calloc((size_t)host->size, sizeof *transport->exchanges);
     zero_status_t status = transport->exchanges ? ZERO_OK : zero_fail(ZERO_ERROR_MEMORY, "no memory for NCCL's tables");

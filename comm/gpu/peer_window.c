@@ -7,9 +7,9 @@
 #include <cuda_runtime_api.h>
 #include <stdlib.h>
 
-#include "comm/gpu/transports.h"
-#include "comm/gpu/peer_window.h"
 #include "base/cuda_status.h"
+#include "comm/gpu/peer_window.h"
+#include "comm/gpu/transports.h"
 
 /* Every rank's part, as mapped in this process; NULL for ranks of other hosts. The own part is the window's memory. */
 typedef struct mapped_parts {
@@ -29,7 +29,7 @@ void zero_peer_window_destroy(zero_comm_t *comm, zero_window_t *window)
     for (int rank = 0; rank < comm->size && parts; rank++)
         if (rank != comm->rank && parts->of[rank])
             cudaIpcCloseMemHandle(parts->of[rank]);
-    if (!zero_comm_beside_host_failed(comm))
+    if (!zero_comm_gpu_failed(comm))
         zero_comm_barrier(comm);
     cudaFree(window->local);
     if (parts)
@@ -40,7 +40,7 @@ void zero_peer_window_destroy(zero_comm_t *comm, zero_window_t *window)
 
 static zero_status_t allocate(size_t n_bytes, int fill, zero_log_level_t level, void **data, cudaIpcMemHandle_t *handle)
 {
-    ZERO_TRY(ZERO_CUDA_STATUS_AT(level, cudaMalloc(data, zero_comm_beside_host_window_bytes(n_bytes))));
+    ZERO_TRY(ZERO_CUDA_STATUS_AT(level, cudaMalloc(data, zero_comm_gpu_window_bytes(n_bytes))));
     ZERO_TRY(ZERO_CUDA_STATUS_AT(level, cudaMemset(*data, fill, n_bytes)));
     ZERO_TRY(ZERO_CUDA_STATUS_AT(level, cudaDeviceSynchronize()));
     return ZERO_CUDA_STATUS_AT(level, cudaIpcGetMemHandle(handle, *data));
@@ -78,7 +78,7 @@ zero_status_t zero_peer_window_create(zero_comm_t *comm, size_t n_bytes, int fil
     zero_status_t status = parts ? allocate(n_bytes, fill, level, &made.local, &mine) : ZERO_ERROR_MEMORY;
     ZERO_TRY_GOTO(zero_comm_agree(comm, status), fail);
     parts->of[comm->rank] = made.local;
-    ZERO_TRY_GOTO(zero_comm_beside_host_all_gather(comm, &mine, sizeof mine, parts->handles), fail);
+    ZERO_TRY_GOTO(zero_comm_gpu_all_gather(comm, &mine, sizeof mine, parts->handles), fail);
     ZERO_TRY_GOTO(zero_comm_agree(comm, map_peers(comm, level, parts)), fail);
     free(parts->handles);
     parts->handles = NULL;

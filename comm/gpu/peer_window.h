@@ -3,8 +3,8 @@
 #ifndef ZERO_PEER_WINDOW_H
 #define ZERO_PEER_WINDOW_H
 
-#include "comm/comm.h"
 #include "base/log.h"
+#include "comm/comm.h"
 
 /* Creates a window with every byte set to `fill`. Failures are logged at `level`; all ranks fail alike. [collective] */
 zero_status_t zero_peer_window_create(zero_comm_t *comm, size_t n_bytes, int fill, zero_log_level_t level,

@@ -139,7 +139,7 @@ static zero_status_t window_create(zero_comm_t *comm, size_t n_bytes, zero_windo
 static void window_destroy(zero_comm_t *comm, zero_window_t *window)
 {
     const rails_t *rails = comm->transport;
-    if (zero_comm_beside_host_failed(comm))
+    if (zero_comm_gpu_failed(comm))
         rails_release(comm);
     rails->local->ops->window_destroy(rails->local, window);
 }
@@ -172,7 +172,7 @@ static zero_status_t receive_behind(const rails_t *rails, zero_lane_t lane, stru
 }
 
 /* Exchanges the first n of rails->exchanges beside the lane's stream. */
-static zero_status_t exchange_beside(const rails_t *rails, zero_lane_t lane, int n, size_t n_bytes)
+static zero_status_t exchange_overlapped(const rails_t *rails, zero_lane_t lane, int n, size_t n_bytes)
 {
     const rail_lane_t *of = &rails->lanes[lane];
     ZERO_TRY(rails->between->ops->exchange(rails->between, lane, rails->exchanges, n, n_bytes, of->receives));
@@ -213,7 +213,7 @@ static zero_status_t receive_round(rails_t *rails, const rail_gather_t *g, size_
                 (zero_exchange_t){.rank = zero_ranks_at(g->ranks, host * g->n_local + g->me % g->n_local),
                                   .src = own,
                                   .dst = (char *)rails->staging.local + side_at(lane) + slot_of(g, host)};
-    return exchange_beside(rails, g->lane, n, round_bytes(g, round));
+    return exchange_overlapped(rails, g->lane, n, round_bytes(g, round));
 }
 
 /* Copies the slices of this host's ranks from their windows. Each rank begins with itself, so that not all read from
@@ -324,7 +324,7 @@ static zero_status_t all_to_all(zero_comm_t *comm, zero_lane_t lane, const zero_
         return ZERO_OK;
     zero_comm_pair(comm, "gradient all-to-all", n_bytes);
     ZERO_TRY(note(comm, receive_behind(rails, lane, rails->lanes[lane].forked, stream)));
-    ZERO_TRY(note(comm, exchange_beside(rails, lane, n_exchanges, n_bytes)));
+    ZERO_TRY(note(comm, exchange_overlapped(rails, lane, n_exchanges, n_bytes)));
     ZERO_TRY(note(comm, rails->local->ops->pull(rails->local, lane, window, rails->pulls, n_pulls, stream)));
     return note(comm, wait_for(rails, stream, rails->lanes[lane].received));
 }
@@ -356,14 +356,14 @@ static void discard(zero_comm_t *comm)
     free(rails->hosts);
     free(rails->pulls);
     free(rails->exchanges);
-    zero_comm_beside_host_destroy(comm);
+    zero_comm_gpu_destroy(comm);
 }
 
 static void destroy(zero_comm_t *comm)
 {
     rails_t *rails = comm->transport;
     zero_comm_t *local = rails->local, *between = rails->between;
-    if (zero_comm_beside_host_failed(comm))
+    if (zero_comm_gpu_failed(comm))
         rails_release(comm);
     if (rails->staging.local)
         local->ops->window_destroy(local, &rails->staging);
@@ -379,12 +379,12 @@ static const zero_comm_ops_t rails_ops = {
     .fence = fence,
     .all_gather = all_gather,
     .all_to_all = all_to_all,
-    .staging_bytes = zero_comm_beside_host_staging_bytes,
-    .host_all_gather = zero_comm_beside_host_all_gather,
-    .host_broadcast = zero_comm_beside_host_broadcast,
+    .staging_bytes = zero_comm_gpu_staging_bytes,
+    .host_all_gather = zero_comm_gpu_all_gather,
+    .host_broadcast = zero_comm_gpu_broadcast,
     .check_peers = rails_check_peers,
     .release = rails_release,
-    .abort = zero_comm_beside_host_abort,
+    .abort = zero_comm_gpu_abort,
     .destroy = destroy,
 };
 
@@ -407,7 +407,7 @@ zero_status_t zero_comm_rails_create(zero_comm_t *host, zero_comm_t *local, zero
                                      const zero_device_streams_t *streams, size_t staging_bytes, zero_comm_t **comm)
 {
     zero_comm_t *made;
-    ZERO_TRY(zero_comm_beside_host_create(host, &rails_ops, sizeof(rails_t), &made));
+    ZERO_TRY(zero_comm_gpu_create(host, &rails_ops, sizeof(rails_t), &made));
     rails_t *rails = made->transport;
     rails->ops = rails_ops;
     rails->ops.blocks = between->ops->blocks;

@@ -13,8 +13,8 @@
 #include <stdlib.h>
 
 #include "base/log.h"
-#include "comm/gpu/transports.h"
 #include "comm/communicator.h"
+#include "comm/gpu/transports.h"
 
 #define PAGE_BYTES ((size_t)4096)
 
@@ -33,19 +33,19 @@ static zero_status_t window_create(zero_comm_t *comm, size_t n_bytes, zero_windo
 {
     const zero_device_memory_t *memory = &((through_host_t *)comm->transport)->memory;
     void *data = NULL;
-    zero_status_t mine = memory->alloc(memory->device, zero_comm_beside_host_window_bytes(n_bytes), &data);
+    zero_status_t mine = memory->alloc(memory->device, zero_comm_gpu_window_bytes(n_bytes), &data);
     zero_status_t status = zero_comm_agree(comm, mine);
     if (status == ZERO_OK)
         *window = (zero_window_t){.local = data, .n_bytes = n_bytes};
     else if (mine == ZERO_OK)
-        memory->free(memory->device, data, zero_comm_beside_host_window_bytes(n_bytes));
+        memory->free(memory->device, data, zero_comm_gpu_window_bytes(n_bytes));
     return status;
 }
 
 static void window_destroy(zero_comm_t *comm, zero_window_t *window)
 {
     const zero_device_memory_t *memory = &((through_host_t *)comm->transport)->memory;
-    memory->free(memory->device, window->local, zero_comm_beside_host_window_bytes(window->n_bytes));
+    memory->free(memory->device, window->local, zero_comm_gpu_window_bytes(window->n_bytes));
     *window = (zero_window_t){0};
 }
 
@@ -136,8 +136,8 @@ static zero_status_t all_to_all(zero_comm_t *comm, zero_lane_t lane, const zero_
                                 const void **slices, zero_stream_t stream)
 {
     zero_exchange_t *exchanges = ((through_host_t *)comm->transport)->exchanges;
-    const int n = zero_comm_beside_host_exchanges(comm, window, group, src_offset, src_stride, n_bytes, staging, slices,
-                                                  exchanges);
+    const int n =
+        zero_comm_gpu_exchanges(comm, window, group, src_offset, src_stride, n_bytes, staging, slices, exchanges);
     return exchange(comm, lane, exchanges, n, n_bytes, stream);
 }
 
@@ -151,7 +151,7 @@ static void destroy(zero_comm_t *comm)
     transport->memory.host_free(transport->memory.device, transport->incoming);
     free(transport->slices);
     free(transport->exchanges);
-    zero_comm_beside_host_destroy(comm);
+    zero_comm_gpu_destroy(comm);
 }
 
 static const zero_comm_ops_t through_host_ops = {
@@ -163,11 +163,11 @@ static const zero_comm_ops_t through_host_ops = {
     .all_gather = all_gather,
     .all_to_all = all_to_all,
     .exchange = exchange,
-    .staging_bytes = zero_comm_beside_host_staging_bytes,
-    .host_all_gather = zero_comm_beside_host_all_gather,
-    .host_broadcast = zero_comm_beside_host_broadcast,
-    .check_peers = zero_comm_beside_host_check_peers,
-    .abort = zero_comm_beside_host_abort,
+    .staging_bytes = zero_comm_gpu_staging_bytes,
+    .host_all_gather = zero_comm_gpu_all_gather,
+    .host_broadcast = zero_comm_gpu_broadcast,
+    .check_peers = zero_comm_gpu_check_peers,
+    .abort = zero_comm_gpu_abort,
     .destroy = destroy,
 };
 
@@ -190,7 +190,7 @@ zero_status_t zero_comm_through_host_create(zero_comm_t *host, const zero_device
                                             zero_comm_t **comm)
 {
     zero_comm_t *made;
-    ZERO_TRY(zero_comm_beside_host_create(host, &through_host_ops, sizeof(through_host_t), &made));
+    ZERO_TRY(zero_comm_gpu_create(host, &through_host_ops, sizeof(through_host_t), &made));
     through_host_t *transport = made->transport;
     transport->memory = *memory;
     zero_status_t status = zero_comm_agree(made, prepare(made, staging_bytes));

@@ -6,8 +6,8 @@
 #include <string.h>
 #include <time.h>
 
-#include "base/system.h"
 #include "base/log.h"
+#include "base/system.h"
 #include "comm/host/messages.h"
 #include "comm/host/mpi.h"
 #include "comm/host/progress.h"

@@ -4,8 +4,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "base/system.h"
 #include "base/log.h"
+#include "base/system.h"
 #include "comm/host/mpi.h"
 
 #define ANNOUNCE_AFTER_NS 1000000000

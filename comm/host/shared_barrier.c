@@ -9,8 +9,8 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "base/system.h"
 #include "base/log.h"
+#include "base/system.h"
 #include "comm/host/shared_barrier.h"
 
 #define SPIN_NS 50000               /* about what it costs to sleep and be woken */

@@ -5,9 +5,9 @@
  * nothing. A thread has several groups of elements in flight. Blocks combine their maxima by atomicMax, whose order
  * does not matter.
  */
-#include "kernels/float_bits.h"
 #include "kernels/cuda/master.cuh"
 #include "kernels/cuda/shard_cuda.h"
+#include "kernels/float_bits.h"
 #include "kernels/shard_math.h"
 
 constexpr unsigned THREADS = 256;

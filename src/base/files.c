@@ -11,8 +11,9 @@
 #include <unistd.h>
 #include <xxhash.h>
 
-#include "base/system.h"
 #include "base/log.h"
+#include "base/status.h"
+#include "base/system.h"
 
 #define READ_BLOCK ((size_t)1 << 20)
 /* The limit that safetensors sets for its headers. No index or state comes near it. */

@@ -163,7 +163,7 @@ void zero_log_assert(const char *file, int line, const char *condition)
              condition);
 }
 
-zero_status_t zero_fail_alike(zero_status_t status, const char *format, ...)
+zero_status_t zero_fail_collective(zero_status_t status, const char *format, ...)
 {
     char line[LINE_BYTES];
     va_list args;

@@ -2,6 +2,7 @@
 #ifndef ZERO_LOG_H
 #define ZERO_LOG_H
 
+#include "base/status.h"
 #include "zero.h"
 
 #if defined(__GNUC__)
@@ -21,7 +22,7 @@ void zero_log(zero_log_level_t level, const char *format, ...) ZERO_PRINTF(2, 3)
  * status up. */
 zero_status_t zero_fail(zero_status_t status, const char *format, ...) ZERO_PRINTF(2, 3);
 /* The same for a failure that every rank detects: only rank 0 logs it. */
-zero_status_t zero_fail_alike(zero_status_t status, const char *format, ...) ZERO_PRINTF(2, 3);
+zero_status_t zero_fail_collective(zero_status_t status, const char *format, ...) ZERO_PRINTF(2, 3);
 
 /* Sets the thread's last error (zero_last_error) without a line in the log: another rank's line says why. */
 void zero_note_error(const char *format, ...) ZERO_PRINTF(1, 2);
@@ -51,22 +52,6 @@ void zero_log_assert(const char *file, int line, const char *condition);
     do {                                                                                                               \
         if (!(argument))                                                                                               \
             return zero_refuse_null(__func__, #argument);                                                              \
-    } while (0)
-
-/* Returns the status from the calling function if it is a failure. */
-#define ZERO_TRY(call)                                                                                                 \
-    do {                                                                                                               \
-        zero_status_t zero_try_status = (call);                                                                        \
-        if (zero_try_status != ZERO_OK)                                                                                \
-            return zero_try_status;                                                                                    \
-    } while (0)
-
-/* Jumps to the clean-up at `label` if the status, which is kept in `status`, is a failure. */
-#define ZERO_TRY_GOTO(call, label)                                                                                     \
-    do {                                                                                                               \
-        status = (call);                                                                                               \
-        if (status != ZERO_OK)                                                                                         \
-            goto label;                                                                                                \
     } while (0)
 
 /* ---- reserved ---- */

@@ -22,8 +22,8 @@ zero_status_t zero_timeout_ns(int64_t *timeout_ns)
         char *end;
         seconds = zero_strtod(text, &end);
         if (end == text || *end != '\0' || !(seconds > 0.0 && seconds <= 1e9))
-            return zero_fail_alike(ZERO_ERROR_USAGE,
-                                   "ZERO_TIMEOUT_S=%s in the environment is not a number of seconds above 0", text);
+            return zero_fail_collective(
+                ZERO_ERROR_USAGE, "ZERO_TIMEOUT_S=%s in the environment is not a number of seconds above 0", text);
     }
     *timeout_ns = (int64_t)(seconds * 1e9);
     return ZERO_OK;

@@ -1,8 +1,8 @@
-/* system.h - how long a rank waits for its peers before it gives up and logs which of them did not come. */
+/* system.h - the clock and how long a rank waits for its peers; numbers whatever the locale; threads without signals.
+ */
 #ifndef ZERO_SYSTEM_H
 #define ZERO_SYSTEM_H
 
-#include <errno.h>
 #include <pthread.h>
 #include <signal.h>
 
@@ -20,19 +20,6 @@ zero_status_t zero_timeout_ns(int64_t *timeout_ns);
 /* As strtod and strtof in the locale "C". */
 double zero_strtod(const char *text, char **end);
 float zero_strtof(const char *text, char **end);
-
-/* ---- retry ---- */
-/* Makes a system call again that a signal has interrupted. */
-
-/* call: returns -1 and sets errno if it fails. */
-#define ZERO_RETRY(call)                                                                                               \
-    __extension__({                                                                                                    \
-        __typeof__(call) zero_result;                                                                                  \
-        do                                                                                                             \
-            zero_result = (call);                                                                                      \
-        while (zero_result == -1 && errno == EINTR);                                                                   \
-        zero_result;                                                                                                   \
-    })
 
 /* ---- threads ---- */
 /* Starts threads of the library's and the trainer's own. Signals are the program's: its own threads get

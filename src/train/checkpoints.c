@@ -97,9 +97,9 @@ zero_status_t checkpoints_find(const options_t *options, zero_comm_t *comm, chec
 {
     uint64_t in_memory = 0;
     *found = (checkpoints_found_t){.on_disk = newest_step(options->checkpoint.dir)};
-    TRY(zero_comm_broadcast(comm, &found->on_disk, sizeof found->on_disk, 0));
+    ZERO_TRY(zero_comm_broadcast(comm, &found->on_disk, sizeof found->on_disk, 0));
     if (options->checkpoint.memory_every > 0 && options->checkpoint.memory_dir[0])
-        TRY(zero_host_copies_find(comm, options->checkpoint.memory_dir, &in_memory));
+        ZERO_TRY(zero_host_copies_find(comm, options->checkpoint.memory_dir, &in_memory));
     found->in_memory = (int64_t)in_memory;
     return ZERO_OK;
 }
@@ -111,7 +111,7 @@ static zero_status_t open_newest(checkpoints_t *checkpoints)
     checkpoints_found_t found = {0};
     if (o->resume_dir[0])
         return zero_checkpoint_open(checkpoints->comm, o->resume_dir, &checkpoints->resumed);
-    TRY(checkpoints_find(o, checkpoints->comm, &found));
+    ZERO_TRY(checkpoints_find(o, checkpoints->comm, &found));
     if (found.in_memory > found.on_disk) {
         checkpoints->memory_step = found.in_memory;
         return zero_host_copies_open(checkpoints->comm, o->checkpoint.memory_dir, (uint64_t)found.in_memory,
@@ -123,8 +123,8 @@ static zero_status_t open_newest(checkpoints_t *checkpoints)
 
 static zero_status_t resume(checkpoints_t *checkpoints)
 {
-    TRY(open_newest(checkpoints));
-    TRY(report_agree(checkpoints->comm, take_state(checkpoints)));
+    ZERO_TRY(open_newest(checkpoints));
+    ZERO_TRY(report_agree(checkpoints->comm, take_state(checkpoints)));
     int64_t step = (int64_t)zero_checkpoint_step(checkpoints->resumed);
     checkpoints->first_step = step + 1;
     checkpoints->last_saved = step;
@@ -142,7 +142,7 @@ static zero_status_t check_earlier_run(const options_t *options, zero_comm_t *co
         return ZERO_OK;
     if (zero_comm_rank(comm) == 0)
         step = newest_step(options->checkpoint.dir);
-    TRY(zero_comm_broadcast(comm, &step, sizeof step, 0));
+    ZERO_TRY(zero_comm_broadcast(comm, &step, sizeof step, 0));
     if (step == 0)
         return ZERO_OK;
     if (step == INT64_MAX)
@@ -162,15 +162,15 @@ zero_status_t checkpoints_open(const options_t *options, zero_comm_t *comm, cons
 {
     *checkpoints = (checkpoints_t){.options = options, .comm = comm, .data = *data, .first_step = 1};
     if (options->resume)
-        TRY(resume(checkpoints));
+        ZERO_TRY(resume(checkpoints));
     checkpoints->schedule =
         memory_schedule_make(options->checkpoint.memory_every, checkpoints->first_step - 1, options->checkpoint.async);
-    TRY(report_agree(comm, check_earlier_run(options, comm)));
+    ZERO_TRY(report_agree(comm, check_earlier_run(options, comm)));
     const char *source = options->resume                              ? zero_checkpoint_path(checkpoints->resumed)
                          : strcmp(options->model.init, "random") != 0 ? options->model.init
                                                                       : NULL;
     if (source)
-        TRY(report_agree(comm, hf_config_read(source, &checkpoints->model_config)));
+        ZERO_TRY(report_agree(comm, hf_config_read(source, &checkpoints->model_config)));
     const char *tokenizer = options->model.tokenizer[0] ? options->model.tokenizer : source;
     return tokenizer ? report_agree(comm, model_files_read(tokenizer, &checkpoints->model_files)) : ZERO_OK;
 }
@@ -182,11 +182,11 @@ zero_status_t checkpoints_prepare(const checkpoints_t *checkpoints, const zero_m
     signal(SIGXFSZ, SIG_IGN); /* writing beyond a file size limit then fails with a log line */
     signal(SIGPIPE, SIG_IGN); /* who reads the log may go: that costs no training */
     if (o->checkpoint.dir[0])
-        TRY(zero_save_prepare(checkpoints->comm, o->checkpoint.dir));
+        ZERO_TRY(zero_save_prepare(checkpoints->comm, o->checkpoint.dir));
     if (o->checkpoint.memory_every == 0)
         return ZERO_OK;
     const zero_config_t config = options_config(o, zero_comm_size(checkpoints->comm));
-    TRY(zero_comm_agree(checkpoints->comm, zero_checkpoint_bytes(model, &config, &n_bytes)));
+    ZERO_TRY(zero_comm_agree(checkpoints->comm, zero_checkpoint_bytes(model, &config, &n_bytes)));
     return zero_host_copies_prepare(checkpoints->comm, o->checkpoint.memory_dir,
                                     n_bytes + checkpoints->model_files.n_bytes, (uint64_t)checkpoints->memory_step);
 }
@@ -221,7 +221,7 @@ void checkpoints_report(const checkpoints_t *checkpoints)
 
 zero_status_t checkpoints_load(checkpoints_t *checkpoints, zero_engine_t *engine)
 {
-    TRY(zero_load(engine, checkpoints->resumed));
+    ZERO_TRY(zero_load(engine, checkpoints->resumed));
     zero_checkpoint_close(checkpoints->resumed);
     checkpoints->resumed = NULL;
     return ZERO_OK;
@@ -296,7 +296,7 @@ static zero_status_t finish_after(checkpoints_t *checkpoints, int64_t step)
 {
     if (!checkpoints->save)
         return ZERO_OK;
-    TRY(checkpoints_finish(checkpoints));
+    ZERO_TRY(checkpoints_finish(checkpoints));
     memory_schedule_end(&checkpoints->schedule, step, checkpoints->saves_in_memory);
     return ZERO_OK;
 }
@@ -317,17 +317,17 @@ static zero_status_t begin_due(checkpoints_t *checkpoints, zero_engine_t *engine
     const bool on_disk = is_due_on_disk(checkpoints->options, step, last_step);
     if (!on_disk && !is_due_in_memory(checkpoints, step, last_step))
         return ZERO_OK;
-    TRY(finish_after(checkpoints, step));
-    TRY(begin(checkpoints, engine, step, !on_disk));
+    ZERO_TRY(finish_after(checkpoints, step));
+    ZERO_TRY(begin(checkpoints, engine, step, !on_disk));
     return !checkpoints->options->checkpoint.async || step == last_step ? finish_after(checkpoints, step) : ZERO_OK;
 }
 
 zero_status_t checkpoints_after_step(checkpoints_t *checkpoints, zero_engine_t *engine, int64_t step, int64_t last_step)
 {
-    TRY(poll(checkpoints, step));
+    ZERO_TRY(poll(checkpoints, step));
     if (memory_schedule_must_end(&checkpoints->schedule, step))
-        TRY(finish_after(checkpoints, step));
-    TRY(begin_due(checkpoints, engine, step, last_step));
+        ZERO_TRY(finish_after(checkpoints, step));
+    ZERO_TRY(begin_due(checkpoints, engine, step, last_step));
     return memory_schedule_must_end(&checkpoints->schedule, step) ? finish_after(checkpoints, step) : ZERO_OK;
 }
 

@@ -5,19 +5,19 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "train/planning/calibrate_command.h"
 #include "train/checkpoints.h"
-#include "train/planning/fit_command.h"
-#include "train/planning/settle.h"
-#include "train/text/evaluate.h"
-#include "train/text/generate.h"
 #include "train/hub/hf_config.h"
-#include "train/run.h"
 #include "train/options/options.h"
 #include "train/page/page.h"
+#include "train/planning/auto_settings.h"
+#include "train/planning/calibrate_command.h"
+#include "train/planning/fit_command.h"
 #include "train/planning/show_plan.h"
 #include "train/report/process.h"
 #include "train/report/report.h"
+#include "train/run.h"
+#include "train/text/evaluate.h"
+#include "train/text/generate.h"
 
 /* Opens descriptors 0 to 2 if the program was started without them: the next file to be opened would get one of them,
  * and log lines would be written into it. stdin is opened for writing and the others for reading, so that using them
@@ -58,7 +58,7 @@ static zero_status_t resolve_device(options_t *options, zero_comm_t *comm)
     zero_device_type_t mine = zero_device_resolve((zero_device_type_t)options->device.type, comm), first = mine;
     zero_status_t status = ZERO_OK;
     char host[256] = "?";
-    TRY(zero_comm_broadcast(comm, &first, sizeof first, 0));
+    ZERO_TRY(zero_comm_broadcast(comm, &first, sizeof first, 0));
     gethostname(host, sizeof host - 1);
     if (mine != first)
         status = report_error(ZERO_ERROR_USAGE,
@@ -76,7 +76,7 @@ static zero_status_t find_checkpoint(options_t *options, zero_comm_t *comm)
     checkpoints_found_t found;
     if (!options->auto_resume)
         return ZERO_OK;
-    TRY(checkpoints_find(options, comm, &found));
+    ZERO_TRY(checkpoints_find(options, comm, &found));
     if (found.on_disk > 0 || found.in_memory > 0) {
         options->resume = true;
         options->resume_dir[0] = 0;
@@ -87,10 +87,10 @@ static zero_status_t find_checkpoint(options_t *options, zero_comm_t *comm)
 /* What every command but fit needs: settings that fit each other, and a device. */
 static zero_status_t resolve(options_t *options, zero_comm_t *comm)
 {
-    TRY(report_agree(comm, options_resolve(options, zero_comm_size(comm))));
-    TRY(report_agree(comm, placement_check_groups(options, comm)));
-    TRY(resolve_device(options, comm));
-    generate_settle(options);
+    ZERO_TRY(report_agree(comm, options_resolve(options, zero_comm_size(comm))));
+    ZERO_TRY(report_agree(comm, placement_check_groups(options, comm)));
+    ZERO_TRY(resolve_device(options, comm));
+    generate_choose(options);
     return report_agree(comm, options_check_device(options));
 }
 
@@ -108,7 +108,7 @@ static zero_status_t run_generate(options_t *options, zero_comm_t *comm)
 
 static zero_status_t calibrate(options_t *options, zero_comm_t *comm)
 {
-    TRY(resolve_device(options, comm));
+    ZERO_TRY(resolve_device(options, comm));
     return calibrate_command(options, comm);
 }
 
@@ -118,18 +118,18 @@ static zero_status_t run(options_t *options, zero_comm_t *comm, loop_end_t *end)
         return report_agree(comm, zero_comm_rank(comm) == 0 ? page_write(options) : ZERO_OK);
     if (options->command == COMMAND_CALIBRATE)
         return calibrate(options, comm);
-    TRY(find_checkpoint(options, comm));
-    TRY(report_agree(comm, hf_config_apply(options)));
+    ZERO_TRY(find_checkpoint(options, comm));
+    ZERO_TRY(report_agree(comm, hf_config_apply(options)));
     if (options->command == COMMAND_FIT)
         return report_agree(comm, fit_command(options, comm));
     if (options->command == COMMAND_GENERATE)
         return run_generate(options, comm);
-    TRY(resolve(options, comm));
+    ZERO_TRY(resolve(options, comm));
     if (options->plan)
         return report_agree(comm, show_plan(options, comm));
     if (options->command == COMMAND_EVALUATE)
         return evaluate(options, comm);
-    TRY(fit_settle(options, comm));
+    ZERO_TRY(fit_choose_auto(options, comm));
     return loop_run(options, comm, end);
 }
 

@@ -8,7 +8,7 @@
 
 #include "train/model/fp8.h"
 #include "train/options/options.h"
-#include "train/planning/settle.h"
+#include "train/planning/auto_settings.h"
 #include "train/report/process.h"
 #include "train/report/report.h"
 #include "train/text/draw.h"
@@ -64,7 +64,7 @@ double lr_at(const options_t *options, int64_t step)
 
 zero_status_t run_read_batch(data_t *data, int64_t step, int micro_step, model_batch_t *batch)
 {
-    TRY(data_batch(data, step, micro_step, &batch->inputs, &batch->targets));
+    ZERO_TRY(data_batch(data, step, micro_step, &batch->inputs, &batch->targets));
     batch->starts = data_starts(data);
     return ZERO_OK;
 }
@@ -81,7 +81,7 @@ zero_status_t run_open_val(run_t *run)
 zero_status_t run_evaluate(run_t *run, double *val_loss)
 {
     int64_t n_counted;
-    TRY(held_out_sum(&run->val, &run->session, NULL, NULL, val_loss, &n_counted));
+    ZERO_TRY(held_out_sum(&run->val, &run->session, NULL, NULL, val_loss, &n_counted));
     if (n_counted == 0) /* it was not so when the data were opened */
         return report_error(ZERO_ERROR_FORMAT, "[data] val: no token of '%s' counts any more: the file has changed",
                             run->session.options->data.val);
@@ -99,11 +99,11 @@ zero_status_t run_show_sample(run_t *run)
                           .temperature = SAMPLE_TEMPERATURE,
                           .top_k = SAMPLE_TOP_K,
                           .seed = (uint64_t)run->session.options->train.seed};
-    TRY(data_batch(run->val.data ? run->val.data : run->train, 0, 0, &inputs, &targets));
+    ZERO_TRY(data_batch(run->val.data ? run->val.data : run->train, 0, 0, &inputs, &targets));
     memcpy(tokens, inputs, (size_t)n_prompt * sizeof *tokens);
-    TRY(zero_comm_broadcast(run->session.comm, tokens, (size_t)n_prompt * sizeof *tokens,
-                            0)); /* each rank has read another sequence */
-    TRY(sample_generate(&run->session.model, run->session.comm, &spec, tokens, n_prompt, &n_all));
+    ZERO_TRY(zero_comm_broadcast(run->session.comm, tokens, (size_t)n_prompt * sizeof *tokens,
+                                 0)); /* each rank has read another sequence */
+    ZERO_TRY(sample_generate(&run->session.model, run->session.comm, &spec, tokens, n_prompt, &n_all));
     if (zero_comm_rank(run->session.comm) != 0)
         return ZERO_OK;
     const bool bytes =
@@ -133,10 +133,10 @@ static zero_status_t open_data(run_t *run)
     data_spec_t spec = data_spec_of(o, comm, o->data.train);
     spec.shuffle = true;
     spec.seed = (uint64_t)o->train.seed;
-    TRY(report_agree(comm, data_open(&spec, &run->train)));
-    TRY(report_agree(comm, data_check_targets(run->train, data_n_sequences(run->train))));
+    ZERO_TRY(report_agree(comm, data_open(&spec, &run->train)));
+    ZERO_TRY(report_agree(comm, data_check_targets(run->train, data_n_sequences(run->train))));
     if (o->data.val[0])
-        TRY(run_open_val(run));
+        ZERO_TRY(run_open_val(run));
     run->session.model.may_skip_targets = data_has_mask(run->train) || held_out_may_skip(&run->val, o);
     return ZERO_OK;
 }
@@ -146,9 +146,9 @@ static zero_status_t compare_data(run_t *run, const char *key, const char *paths
                                   data_identity_t *identity)
 {
     data_identity_t first;
-    TRY(report_agree(run->session.comm, data_identity_read(paths, data_n_tokens(data), identity)));
+    ZERO_TRY(report_agree(run->session.comm, data_identity_read(paths, data_n_tokens(data), identity)));
     first = *identity;
-    TRY(zero_comm_broadcast(run->session.comm, &first, sizeof first, 0));
+    ZERO_TRY(zero_comm_broadcast(run->session.comm, &first, sizeof first, 0));
     zero_status_t status = ZERO_OK;
     if (first.n_tokens != identity->n_tokens || first.sample != identity->sample)
         status = report_error(ZERO_ERROR_USAGE,
@@ -163,14 +163,14 @@ static zero_status_t open_checkpoints(run_t *run)
 {
     const options_t *o = run->session.options;
     data_identity_t data, val;
-    TRY(compare_data(run, "train", o->data.train, run->train, &data));
+    ZERO_TRY(compare_data(run, "train", o->data.train, run->train, &data));
     if (run->val.data)
-        TRY(compare_data(run, "val", o->data.val, run->val.data, &val));
-    TRY(checkpoints_open(run->session.options, run->session.comm, &data, &run->checkpoints));
-    TRY(report_agree(run->session.comm, data_check_tokenizer(run->train, run->checkpoints.model_files.tokenizer)));
+        ZERO_TRY(compare_data(run, "val", o->data.val, run->val.data, &val));
+    ZERO_TRY(checkpoints_open(run->session.options, run->session.comm, &data, &run->checkpoints));
+    ZERO_TRY(report_agree(run->session.comm, data_check_tokenizer(run->train, run->checkpoints.model_files.tokenizer)));
     if (run->val.data)
-        TRY(report_agree(run->session.comm,
-                         data_check_tokenizer(run->val.data, run->checkpoints.model_files.tokenizer)));
+        ZERO_TRY(report_agree(run->session.comm,
+                              data_check_tokenizer(run->val.data, run->checkpoints.model_files.tokenizer)));
     data_start_at(run->train, run->checkpoints.first_step - 1, run->checkpoints.sequences_before);
     return ZERO_OK;
 }
@@ -182,8 +182,8 @@ static zero_status_t take_memory(run_t *run)
 {
     session_t *s = &run->session;
     s->model.trace = run->trace;
-    TRY(session_create_engine(s, (int64_t)run->micro_steps * (run->n_late + 1)));
-    TRY(zero_comm_agree(s->comm, trace_attach(run->trace, s->device, s->engine)));
+    ZERO_TRY(session_create_engine(s, (int64_t)run->micro_steps * (run->n_late + 1)));
+    ZERO_TRY(zero_comm_agree(s->comm, trace_attach(run->trace, s->device, s->engine)));
     phases_end("memory");
     if (s->options->resume)
         return checkpoints_load(&run->checkpoints, s->engine);
@@ -194,7 +194,7 @@ static zero_status_t take_memory(run_t *run)
 
 static zero_status_t create_engine(run_t *run)
 {
-    TRY(fit_check(run->session.options, run->session.comm, run->session.device, &run->planned));
+    ZERO_TRY(fit_check(run->session.options, run->session.comm, run->session.device, &run->planned));
     return fit_explain(take_memory(run), &run->planned, run->session.device);
 }
 
@@ -210,8 +210,8 @@ static zero_status_t open_metrics(run_t *run)
     zero_status_t status = ZERO_OK;
     const options_t *o = run->session.options;
     char *info = NULL;
-    TRY(run_info_text(o, run->session.comm, run->session.device, run->session.engine,
-                      zero_model_n_params(run->session.model.declaration), &info));
+    ZERO_TRY(run_info_text(o, run->session.comm, run->session.device, run->session.engine,
+                           zero_model_n_params(run->session.model.declaration), &info));
     if (zero_comm_rank(run->session.comm) == 0) /* first, since it removes nothing of an earlier run */
         status = tensorboard_open(o->log.tensorboard, o->resume ? run->checkpoints.first_step : 0, &run->tensorboard);
     if (zero_comm_rank(run->session.comm) == 0 && status == ZERO_OK && o->resume)
@@ -228,8 +228,8 @@ static zero_status_t open_outputs(run_t *run)
 {
     if (!run_has_steps(run))
         return ZERO_OK;
-    TRY(checkpoints_prepare(&run->checkpoints, run->session.model.declaration));
-    TRY(trace_claim_file(run->trace));
+    ZERO_TRY(checkpoints_prepare(&run->checkpoints, run->session.model.declaration));
+    ZERO_TRY(trace_claim_file(run->trace));
     return open_metrics(run);
 }
 
@@ -245,20 +245,20 @@ static void open_tokenizer(run_t *run)
 
 static zero_status_t set_up(run_t *run, const options_t *o, zero_comm_t *comm)
 {
-    TRY(report_agree(comm, zero_comm_rank(comm) == 0 ? named_files_check(o) : ZERO_OK));
-    TRY(session_open(o, comm, &run->session));
+    ZERO_TRY(report_agree(comm, zero_comm_rank(comm) == 0 ? named_files_check(o) : ZERO_OK));
+    ZERO_TRY(session_open(o, comm, &run->session));
     phases_end("device");
     run->n_late = zero_device_get_type(run->session.device) == ZERO_DEVICE_CUDA ? 1 : 0;
-    TRY(open_data(run));
+    ZERO_TRY(open_data(run));
     phases_end("data");
-    TRY(open_checkpoints(run));
+    ZERO_TRY(open_checkpoints(run));
     phases_end("checking the checkpoint");
     open_tokenizer(run);
-    TRY(trace_open(o->log.trace, comm, run->session.model.declaration, &run->trace));
-    TRY(create_engine(run));
+    ZERO_TRY(trace_open(o->log.trace, comm, run->session.model.declaration, &run->trace));
+    ZERO_TRY(create_engine(run));
     phases_end("loading");
-    TRY(model_compare_cpus(run->session.device, comm));
-    TRY(open_outputs(run));
+    ZERO_TRY(model_compare_cpus(run->session.device, comm));
+    ZERO_TRY(open_outputs(run));
     phases_end("outputs");
     return ZERO_OK;
 }
@@ -313,18 +313,19 @@ static zero_status_t train_step(run_t *run, int64_t step)
     const options_t *o = run->session.options;
     model_batch_t batch;
     trace_begin_step(run->trace, step);
-    TRY(model_clear_loss(&run->session.model));
+    ZERO_TRY(model_clear_loss(&run->session.model));
     for (int k = 0; k < run->micro_steps; k++) {
         double batch_ms = clock_now_ms();
-        TRY(run_read_batch(run->train, step - 1, k, &batch));
+        ZERO_TRY(run_read_batch(run->train, step - 1, k, &batch));
         trace_host(run->trace, TRACE_DATA, step, batch_ms, clock_now_ms());
-        TRY(model_train(&run->session.model, batch, loss_weight(run->train)));
+        ZERO_TRY(model_train(&run->session.model, batch, loss_weight(run->train)));
     }
     run->n_counted[step % 2] = data_n_counted(run->train);
-    TRY(trace_pause(run->trace, run->session.device));
-    TRY(fp8_put_range(&run->session.model));
+    ZERO_TRY(trace_pause(run->trace, run->session.device));
+    ZERO_TRY(fp8_put_range(&run->session.model));
     zero_set_notice(run->session.engine, (uint32_t)stop_requested());
-    TRY(zero_step(run->session.engine, (float)lr_at(o, step), run->session.model.loss, run->session.model.ctx.stream));
+    ZERO_TRY(
+        zero_step(run->session.engine, (float)lr_at(o, step), run->session.model.loss, run->session.model.ctx.stream));
     trace_end_step(run->trace);
     return ZERO_OK;
 }
@@ -379,7 +380,7 @@ static zero_status_t finish_step(run_t *run)
         stop_on_signal(run, &result);
 
     if (run->val.data && status == ZERO_OK && is_due(step, o->train.eval_every, run->last_step)) {
-        TRY(run_evaluate(run, &val_loss));
+        ZERO_TRY(run_evaluate(run, &val_loss));
         row.has_val_loss = true;
         row.val_loss = (float)val_loss;
     }
@@ -387,9 +388,9 @@ static zero_status_t finish_step(run_t *run)
     if (result.skipped || row.has_no_targets || row.has_val_loss || step == run->checkpoints.first_step ||
         is_due(step, o->log.every, run->end_step))
         run_report_step(run, &row);
-    TRY(status);
+    ZERO_TRY(status);
     if (o->train.sample_every > 0 && is_due(step, o->train.sample_every, run->last_step))
-        TRY(run_show_sample(run));
+        ZERO_TRY(run_show_sample(run));
     return checkpoints_after_step(&run->checkpoints, run->session.engine, step, run->end_step);
 }
 
@@ -410,10 +411,10 @@ static zero_status_t loop(run_t *run)
     run->started_ms = clock_now_ms();
     stop_listen();
     for (int64_t step = run->checkpoints.first_step; step <= run->end_step; step++) {
-        TRY(train_step(run, step));
+        ZERO_TRY(train_step(run, step));
         run->n_queued++;
         while (run->n_queued > (must_wait_now(run, step) ? 0 : run->n_late))
-            TRY(finish_step(run));
+            ZERO_TRY(finish_step(run));
     }
     return checkpoints_finish(&run->checkpoints); /* one in memory: the last on the disk is waited for */
 }

@@ -14,8 +14,8 @@
 
 #include <omp.h>
 
-#include "train/kernels/kernels.h"
 #include "tests/support/clock.h"
+#include "train/kernels/kernels.h"
 
 enum { DIM = 320, HEADS = 8, LAYERS = 8, VOCAB = 256, SEQ = 256, BATCH = 4, ROWS = BATCH * SEQ, FFN = 4 * DIM };
 

@@ -21,9 +21,9 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "tests/support/elements.h"
 #include "tests/mpi/expect.h"
 #include "tests/mpi/settings.h"
+#include "tests/support/elements.h"
 #include "tests/support/support.h"
 #include "zero.h"
 

@@ -22,12 +22,12 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "comm/comm.h"
 #include "base/log.h"
+#include "comm/comm.h"
 #include "comm/gpu/transports.h"
+#include "tests/mpi/host_ids.h"
 #include "tests/support/async_device.h"
 #include "tests/support/clock.h"
-#include "tests/mpi/host_ids.h"
 #include "tests/support/support.h"
 #include "zero/device/device.h"
 

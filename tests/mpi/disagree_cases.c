@@ -15,8 +15,8 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "tests/support/async_device.h"
 #include "tests/mpi/expect.h"
+#include "tests/support/async_device.h"
 #include "tests/support/support.h"
 #include "zero.h"
 
@@ -29,7 +29,7 @@ static zero_engine_t *engines[2]; /* of equal shapes */
 static zero_tensor_t tensors[N_UNITS];
 static int rank;
 
-#define TRY(call)                                                                                                      \
+#define ZERO_TRY(call)                                                                                                 \
     do {                                                                                                               \
         zero_status_t try_status = (call);                                                                             \
         if (try_status != ZERO_OK)                                                                                     \
@@ -62,10 +62,10 @@ static zero_engine_t *make_engine(int micro_steps)
 
 static zero_status_t forward(zero_engine_t *engine, zero_pass_t pass)
 {
-    TRY(zero_begin(engine, pass, stream));
+    ZERO_TRY(zero_begin(engine, pass, stream));
     for (zero_unit_t u = 0; u < N_UNITS; u++) {
-        TRY(zero_acquire(engine, u, stream));
-        TRY(zero_release(engine, u, stream));
+        ZERO_TRY(zero_acquire(engine, u, stream));
+        ZERO_TRY(zero_release(engine, u, stream));
     }
     return ZERO_OK;
 }
@@ -75,12 +75,12 @@ static zero_status_t backward(zero_engine_t *engine)
     static float grads[N_ELEMS];
     uint64_t random = 7 + (uint64_t)rank;
     for (zero_unit_t u = N_UNITS - 1; u >= 0; u--) {
-        TRY(zero_acquire(engine, u, stream));
+        ZERO_TRY(zero_acquire(engine, u, stream));
         for (int i = 0; i < N_ELEMS; i++)
             grads[i] = (float)support_normal(&random);
-        TRY(zero_device_copy(device, zero_grad(engine, tensors[u]).data, grads, sizeof grads, stream));
-        TRY(zero_device_synchronize(device));
-        TRY(zero_grad_ready(engine, u, stream));
+        ZERO_TRY(zero_device_copy(device, zero_grad(engine, tensors[u]).data, grads, sizeof grads, stream));
+        ZERO_TRY(zero_device_synchronize(device));
+        ZERO_TRY(zero_grad_ready(engine, u, stream));
     }
     return ZERO_OK;
 }
@@ -88,9 +88,9 @@ static zero_status_t backward(zero_engine_t *engine)
 static zero_status_t train(zero_engine_t *engine, float lr)
 {
     zero_step_result_t result;
-    TRY(forward(engine, ZERO_PASS_TRAIN));
-    TRY(backward(engine));
-    TRY(zero_step(engine, lr, NULL, stream));
+    ZERO_TRY(forward(engine, ZERO_PASS_TRAIN));
+    ZERO_TRY(backward(engine));
+    ZERO_TRY(zero_step(engine, lr, NULL, stream));
     return zero_step_wait(engine, &result);
 }
 
@@ -99,38 +99,38 @@ static zero_status_t train(zero_engine_t *engine, float lr)
 /* All seems well for a step. */
 static zero_status_t other_lr(void)
 {
-    TRY(train(engines[0], 0.25f));
+    ZERO_TRY(train(engines[0], 0.25f));
     return train(engines[0], rank == ODD ? 0.5f : 0.25f);
 }
 
 static zero_status_t other_engine(void)
 {
-    TRY(train(engines[rank == ODD], 0.25f));
+    ZERO_TRY(train(engines[rank == ODD], 0.25f));
     return train(engines[rank != ODD], 0.25f);
 }
 
 static zero_status_t other_engine_backward(void)
 {
-    TRY(forward(engines[0], ZERO_PASS_TRAIN));
-    TRY(forward(engines[1], ZERO_PASS_TRAIN));
-    TRY(backward(engines[rank == ODD]));
+    ZERO_TRY(forward(engines[0], ZERO_PASS_TRAIN));
+    ZERO_TRY(forward(engines[1], ZERO_PASS_TRAIN));
+    ZERO_TRY(backward(engines[rank == ODD]));
     return backward(engines[rank != ODD]);
 }
 
 /* `if (rank == 0)` around an evaluation, here of the odd one. */
 static zero_status_t one_evaluates(void)
 {
-    TRY(train(engines[0], 0.25f));
+    ZERO_TRY(train(engines[0], 0.25f));
     if (rank == ODD)
-        TRY(forward(engines[0], ZERO_PASS_EVAL));
+        ZERO_TRY(forward(engines[0], ZERO_PASS_EVAL));
     for (int i = 0; i < 3; i++)
-        TRY(train(engines[0], 0.25f));
+        ZERO_TRY(train(engines[0], 0.25f));
     return ZERO_OK;
 }
 
 static zero_status_t other_call(void)
 {
-    TRY(forward(engines[0], ZERO_PASS_TRAIN));
+    ZERO_TRY(forward(engines[0], ZERO_PASS_TRAIN));
     if (rank == ODD)
         return zero_comm_barrier(comm);
     return backward(engines[0]);
@@ -149,7 +149,7 @@ static void leave(void)
 
 static zero_status_t one_leaves(void)
 {
-    TRY(train(engines[0], 0.25f));
+    ZERO_TRY(train(engines[0], 0.25f));
     if (rank == ODD) {
         leave();
         return ZERO_OK;
@@ -162,24 +162,24 @@ static zero_status_t one_broadcasts_twice(void)
 {
     double data = rank;
     for (int i = 0; i < (rank == ODD ? 2 : 1); i++)
-        TRY(zero_comm_broadcast(comm, &data, sizeof data, ODD));
-    TRY(zero_comm_barrier(comm));
+        ZERO_TRY(zero_comm_broadcast(comm, &data, sizeof data, ODD));
+    ZERO_TRY(zero_comm_barrier(comm));
     return zero_comm_barrier(comm);
 }
 
 /* It does not ask the others first. */
 static zero_status_t one_cancels(void)
 {
-    TRY(forward(engines[0], ZERO_PASS_TRAIN));
+    ZERO_TRY(forward(engines[0], ZERO_PASS_TRAIN));
     return rank == ODD ? zero_cancel(engines[0]) : backward(engines[0]);
 }
 
 static zero_status_t one_cancels_elsewhere(void)
 {
-    TRY(zero_begin(engines[0], ZERO_PASS_TRAIN, stream));
+    ZERO_TRY(zero_begin(engines[0], ZERO_PASS_TRAIN, stream));
     for (zero_unit_t u = 0; u < (rank == ODD ? 1 : 2); u++) {
-        TRY(zero_acquire(engines[0], u, stream));
-        TRY(zero_release(engines[0], u, stream));
+        ZERO_TRY(zero_acquire(engines[0], u, stream));
+        ZERO_TRY(zero_release(engines[0], u, stream));
     }
     return zero_cancel(engines[0]);
 }
@@ -193,7 +193,7 @@ static void stay_away(void)
 
 static zero_status_t one_stays_away(void)
 {
-    TRY(train(engines[0], 0.25f));
+    ZERO_TRY(train(engines[0], 0.25f));
     if (rank == ODD)
         stay_away();
     return train(engines[0], 0.25f);
@@ -202,7 +202,7 @@ static zero_status_t one_stays_away(void)
 /* The others are in the middle of a step. */
 static zero_status_t one_aborts(void)
 {
-    TRY(train(engines[0], 0.25f));
+    ZERO_TRY(train(engines[0], 0.25f));
     if (rank != ODD)
         return train(engines[0], 0.25f);
     nanosleep(&(struct timespec){.tv_nsec = 300000000}, NULL);
@@ -220,12 +220,12 @@ static zero_status_t other_micro_steps(void)
 static zero_status_t other_group(void)
 {
     zero_group_t group;
-    TRY(zero_get_group(engines[0], tensors[1], &group));
+    ZERO_TRY(zero_get_group(engines[0], tensors[1], &group));
     group.lr_scale = 0.5f;
-    TRY(zero_set_group(engines[0], tensors[1], &group));
-    TRY(train(engines[0], 0.25f));
+    ZERO_TRY(zero_set_group(engines[0], tensors[1], &group));
+    ZERO_TRY(train(engines[0], 0.25f));
     if (rank != ODD)
-        TRY(zero_set_group(engines[0], tensors[1], NULL));
+        ZERO_TRY(zero_set_group(engines[0], tensors[1], NULL));
     return train(engines[0], 0.25f);
 }
 

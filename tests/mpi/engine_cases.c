@@ -41,15 +41,15 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "tests/unit/optimizer/adam8_fp64.h"
-#include "tests/support/allocations.h"
-#include "tests/support/fp8_reference.h"
-#include "tests/unit/optimizer/muon_fp64.h"
 #include "tests/mpi/device_elements.h"
 #include "tests/mpi/expect.h"
 #include "tests/mpi/notices.h"
 #include "tests/mpi/schedule.h"
 #include "tests/mpi/settings.h"
+#include "tests/support/allocations.h"
+#include "tests/support/fp8_reference.h"
+#include "tests/unit/optimizer/adam8_fp64.h"
+#include "tests/unit/optimizer/muon_fp64.h"
 #include "zero.h"
 
 #define N_TENSORS 15

@@ -17,8 +17,8 @@
 #include <sys/time.h>
 #include <time.h>
 
-#include "tests/support/allocations.h"
 #include "tests/mpi/expect.h"
+#include "tests/support/allocations.h"
 #include "tests/support/trainer.h"
 #include "train/run.h"
 

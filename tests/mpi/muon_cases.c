@@ -20,12 +20,12 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "tests/support/allocations.h"
-#include "tests/support/elements.h"
-#include "tests/unit/optimizer/muon_fp64.h"
 #include "tests/mpi/expect.h"
 #include "tests/mpi/own_muon.h"
 #include "tests/mpi/settings.h"
+#include "tests/support/allocations.h"
+#include "tests/support/elements.h"
+#include "tests/unit/optimizer/muon_fp64.h"
 #include "zero.h"
 
 typedef struct settings {

@@ -43,14 +43,14 @@
 #include <unistd.h>
 
 #include "comm/comm.h"
-#include "tests/support/async_device.h"
-#include "tests/support/elements.h"
-#include "tests/support/fp8_reference.h"
-#include "tests/mpi/host_ids.h"
 #include "tests/mpi/expect.h"
+#include "tests/mpi/host_ids.h"
 #include "tests/mpi/notices.h"
 #include "tests/mpi/schedule.h"
 #include "tests/mpi/settings.h"
+#include "tests/support/async_device.h"
+#include "tests/support/elements.h"
+#include "tests/support/fp8_reference.h"
 #include "tests/support/support.h"
 
 #define MAX_BLOCKS 48

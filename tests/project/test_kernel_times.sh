@@ -77,7 +77,8 @@ homeless() # kernels of ours that belong to no part
 import glob, re, sys
 from kernel_times import part_of
 kernel = re.compile(r"__global__ void (?:__launch_bounds__\([^()]*\)\s+)?(\w+)\(")
-names = [n for path in glob.glob("kernels/**/*.cu*", recursive=True) for n in kernel.findall(open(path).read())]
+paths = [p for root in ("kernels", "src/train/kernels") for p in glob.glob(root + "/**/*.cu*", recursive=True)]
+names = [n for path in paths for n in kernel.findall(open(path).read())]
 found = [n for n in names if {part_of(n), part_of(f"{n}<float>"), part_of(f"{n}<float, add_op>")} == {"rest"}]
 print(len(names), "kernels, without a part:", *found)
 sys.exit(len(names) < 30 or bool(found))

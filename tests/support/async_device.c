@@ -10,14 +10,14 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "comm/gpu/transports.h"
+#include "base/log.h"
 #include "base/system.h"
+#include "comm/gpu/transports.h"
 #include "comm/host/shared_block.h"
+#include "tests/mpi/expect.h"
 #include "tests/support/async/messages.h"
 #include "tests/support/elements.h"
-#include "tests/mpi/expect.h"
 #include "tests/support/support.h"
-#include "base/log.h"
 
 #define QUEUE_LENGTH 4096
 #define MAX_STREAMS 8
@@ -722,7 +722,7 @@ static zero_status_t window_create(zero_comm_t *comm, size_t n_bytes, zero_windo
 
 static void meet_at_end(zero_comm_t *comm)
 {
-    if (!zero_comm_beside_host_failed(comm))
+    if (!zero_comm_gpu_failed(comm))
         OK(zero_comm_barrier(comm->host));
 }
 
@@ -884,7 +884,7 @@ static void transport_destroy(zero_comm_t *comm)
     meet_at_end(comm);
     if (comm->size > 1)
         zero_shared_block_destroy(((transport_t *)comm->transport)->control);
-    zero_comm_beside_host_destroy(comm);
+    zero_comm_gpu_destroy(comm);
 }
 
 static const zero_comm_ops_t transport_ops = {
@@ -895,11 +895,11 @@ static const zero_comm_ops_t transport_ops = {
     .all_gather = all_gather,
     .all_to_all = all_to_all,
     .pull = pull,
-    .staging_bytes = zero_comm_beside_host_staging_bytes,
-    .host_all_gather = zero_comm_beside_host_all_gather,
-    .host_broadcast = zero_comm_beside_host_broadcast,
-    .check_peers = zero_comm_beside_host_check_peers,
-    .abort = zero_comm_beside_host_abort,
+    .staging_bytes = zero_comm_gpu_staging_bytes,
+    .host_all_gather = zero_comm_gpu_all_gather,
+    .host_broadcast = zero_comm_gpu_broadcast,
+    .check_peers = zero_comm_gpu_check_peers,
+    .abort = zero_comm_gpu_abort,
     .destroy = transport_destroy,
 };
 
@@ -942,8 +942,7 @@ static zero_status_t join(zero_device_t *device, zero_comm_t *host, bool adds, z
     adding_ops = transport_ops;
     adding_ops.all_to_all = NULL;
     adding_ops.reduce_scatter = reduce_scatter;
-    OK(zero_comm_beside_host_create(host, adds && host->size > 1 ? &adding_ops : &transport_ops, sizeof(transport_t),
-                                    &made));
+    OK(zero_comm_gpu_create(host, adds && host->size > 1 ? &adding_ops : &transport_ops, sizeof(transport_t), &made));
     if (host->size > 1)
         OK(zero_shared_block_create(host, sizeof(uint32_t) * ZERO_N_LANES * (size_t)host->size, true, ZERO_LOG_ERROR,
                                     &((transport_t *)made->transport)->control));

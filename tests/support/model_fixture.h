@@ -12,8 +12,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "train/kernels/kernels_cpu.h"
 #include "tests/support/support.h"
+#include "train/kernels/kernels_cpu.h"
 
 static const char *const fixture_isas[] = {"scalar", "avx2", "avx512"};
 #define FIXTURE_N_ISAS 3

@@ -39,15 +39,15 @@ static inline zero_status_t trainer_prepare(trainer_t *t, const options_t *optio
 {
     *t = (trainer_t){.options = options, .comm = comm};
     zero_config_t config = options_config(options, zero_comm_size(comm));
-    TRY(model_create(options, &t->model));
-    TRY(zero_device_create(ZERO_DEVICE_CPU, comm, &t->device));
+    ZERO_TRY(model_create(options, &t->model));
+    ZERO_TRY(zero_device_create(ZERO_DEVICE_CPU, comm, &t->device));
     return zero_engine_create(comm, t->device, t->model.declaration, &config, &t->engine);
 }
 
 /* The same, and attaches; weights are zero. */
 static inline zero_status_t trainer_open(trainer_t *t, const options_t *options, zero_comm_t *comm)
 {
-    TRY(trainer_prepare(t, options, comm));
+    ZERO_TRY(trainer_prepare(t, options, comm));
     return model_attach(&t->model, t->device, t->engine, 1);
 }
 
@@ -67,14 +67,14 @@ static inline zero_status_t trainer_step(trainer_t *t, const int32_t *inputs, co
     const options_t *o = t->options;
     int64_t tokens_each = o->train.micro_batch * o->model.seq_len;
     double loss_weight = 1.0 / (double)(o->train.global_batch * o->model.seq_len);
-    TRY(model_clear_loss(&t->model));
+    ZERO_TRY(model_clear_loss(&t->model));
     for (int k = 0; k < options_micro_steps(o, zero_comm_size(t->comm)); k++)
-        TRY(model_train(&t->model,
-                        (model_batch_t){.inputs = inputs + k * tokens_each,
-                                        .targets = targets + k * tokens_each,
-                                        .starts = t->starts ? t->starts + k * tokens_each : NULL},
-                        loss_weight));
-    TRY(zero_step(t->engine, (float)lr, t->model.loss, t->model.ctx.stream));
+        ZERO_TRY(model_train(&t->model,
+                             (model_batch_t){.inputs = inputs + k * tokens_each,
+                                             .targets = targets + k * tokens_each,
+                                             .starts = t->starts ? t->starts + k * tokens_each : NULL},
+                             loss_weight));
+    ZERO_TRY(zero_step(t->engine, (float)lr, t->model.loss, t->model.ctx.stream));
     return zero_step_wait(t->engine, result);
 }
 

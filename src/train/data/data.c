@@ -14,9 +14,9 @@
 #include "base/system.h"
 #include "train/data/data_files.h"
 #include "train/data/shuffle.h"
-#include "train/report/report.h"
-#include "train/data/token_format.h"
 #include "train/data/token_files.h"
+#include "train/data/token_format.h"
+#include "train/report/report.h"
 
 #include <inttypes.h>
 #include <pthread.h>
@@ -97,14 +97,14 @@ static zero_status_t read_sequence(const data_t *data, int64_t sequence, int64_t
     int32_t *inputs = batch->inputs + row * seq_len, *targets = batch->targets + row * seq_len;
     int64_t first;
     batch->at = data_files_find(&data->files, sequence, seq_len, &first);
-    TRY(token_file_read(batch->at, first, seq_len, vocab_size, inputs, &batch->fault));
+    ZERO_TRY(token_file_read(batch->at, first, seq_len, vocab_size, inputs, &batch->fault));
     memcpy(targets, inputs + 1, (size_t)(seq_len - 1) * sizeof *targets);
-    TRY(token_file_read(batch->at, first + seq_len, 1, vocab_size, targets + seq_len - 1, &batch->fault));
-    TRY(token_mask_apply(batch->at, first + 1, seq_len, DATA_NO_TARGET, targets, &batch->fault));
+    ZERO_TRY(token_file_read(batch->at, first + seq_len, 1, vocab_size, targets + seq_len - 1, &batch->fault));
+    ZERO_TRY(token_mask_apply(batch->at, first + 1, seq_len, DATA_NO_TARGET, targets, &batch->fault));
     if (!data->spec.separate)
         return ZERO_OK;
     int64_t n_begins;
-    TRY(find_documents(data, first, &n_begins, batch));
+    ZERO_TRY(find_documents(data, first, &n_begins, batch));
     separate_documents(data, n_begins, batch->starts + row * seq_len, targets);
     return ZERO_OK;
 }
@@ -114,12 +114,12 @@ static zero_status_t read_sequence(const data_t *data, int64_t sequence, int64_t
 static zero_status_t count_sequence(const data_t *data, int64_t first, batch_t *batch, int64_t *n_counted)
 {
     int64_t n_begins;
-    TRY(token_mask_count(batch->at, first + 1, data->spec.seq_len, n_counted, &batch->fault));
-    TRY(find_documents(data, first, &n_begins, batch));
+    ZERO_TRY(token_mask_count(batch->at, first + 1, data->spec.seq_len, n_counted, &batch->fault));
+    ZERO_TRY(find_documents(data, first, &n_begins, batch));
     for (int64_t i = 0; i < n_begins; i++) {
         int64_t n = 0;
         if (data->begins[i] > 0)
-            TRY(token_mask_count(batch->at, first + data->begins[i], 1, &n, &batch->fault));
+            ZERO_TRY(token_mask_count(batch->at, first + data->begins[i], 1, &n, &batch->fault));
         *n_counted -= n;
     }
     return ZERO_OK;
@@ -134,7 +134,7 @@ static zero_status_t count_step(const data_t *data, batch_t *batch, int64_t *n_c
         int64_t n = 0, sequence = sequence_at(data, batch->position + position);
         int64_t first;
         batch->at = data_files_find(&data->files, sequence, seq_len, &first);
-        TRY(count_sequence(data, first, batch, &n));
+        ZERO_TRY(count_sequence(data, first, batch, &n));
         *n_counted += n;
     }
     return ZERO_OK;
@@ -264,9 +264,9 @@ static zero_status_t allocate_batches(data_t *data)
 
 static zero_status_t open_all(data_t *data, const char *paths)
 {
-    TRY(data_files_open(&data->spec, paths, &data->files));
-    TRY(data_files_check_tokens(&data->spec, &data->files));
-    TRY(allocate_batches(data));
+    ZERO_TRY(data_files_open(&data->spec, paths, &data->files));
+    ZERO_TRY(data_files_check_tokens(&data->spec, &data->files));
+    ZERO_TRY(allocate_batches(data));
     return start_reader(data);
 }
 
@@ -419,7 +419,7 @@ static zero_status_t report_files_without(const data_t *data)
     const data_files_t *files = &data->files;
     for (int i = 0; i < files->n; i++) {
         bool found;
-        TRY(find_target(data, files->first_sequence[i], files->first_sequence[i + 1], true, &found));
+        ZERO_TRY(find_target(data, files->first_sequence[i], files->first_sequence[i + 1], true, &found));
         if (!found && files->first_sequence[i] < files->first_sequence[i + 1])
             report("data file '%s': no token counts as a target, so nothing is learned from it, nor measured on it: "
                    "its mask is empty",
@@ -436,7 +436,7 @@ zero_status_t data_check_targets(data_t *data, int64_t n_sequences)
     if (!data->files.has_mask)
         return ZERO_OK;
     wait_for_reader(data);
-    TRY(find_target(data, 0, n_sequences, false, &found));
+    ZERO_TRY(find_target(data, 0, n_sequences, false, &found));
     if (!found && is_part)
         return report_error(ZERO_ERROR_USAGE,
                             "data: '%s'%s: no token counts as a target in the %" PRId64 " of %" PRId64

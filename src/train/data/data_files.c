@@ -61,9 +61,9 @@ static zero_status_t open_file(const data_spec_t *spec, const char *path, data_f
 {
     const int64_t seq_len = spec->seq_len;
     token_file_t *file = &files->at[files->n];
-    TRY(token_file_open(path, spec->format, file));
+    ZERO_TRY(token_file_open(path, spec->format, file));
     files->n++;
-    TRY(check_tokenizer(spec, files, file));
+    ZERO_TRY(check_tokenizer(spec, files, file));
     if (spec->separate && !token_documents_are_there(file))
         return report_error(
             ZERO_ERROR_USAGE,
@@ -118,7 +118,7 @@ static zero_status_t open_list(const data_spec_t *spec, const char *paths, char 
         if (!path[0])
             return report_error(ZERO_ERROR_USAGE, "[data]: an empty path in the list of files '%s': a comma too many",
                                 paths);
-        TRY(open_file(spec, path, files));
+        ZERO_TRY(open_file(spec, path, files));
     }
     if (files->n_sequences == 0)
         return report_error(ZERO_ERROR_FORMAT,
@@ -147,7 +147,7 @@ zero_status_t data_files_check_tokens(const data_spec_t *spec, const data_files_
         int64_t n_tokens = files->at[i].n_tokens, each = n_tokens / n_ranks, rest = n_tokens % n_ranks;
         int64_t first = each * rank + (rank < rest ? rank : rest);
         int64_t n_mine = each + (rank < rest);
-        TRY(token_file_check(&files->at[i], first, n_mine, spec->vocab_size));
+        ZERO_TRY(token_file_check(&files->at[i], first, n_mine, spec->vocab_size));
     }
     return ZERO_OK;
 }

@@ -10,6 +10,7 @@
 #include <unistd.h>
 #include <xxhash.h>
 
+#include "base/status.h"
 #include "base/system.h"
 #include "train/options/options.h"
 #include "train/report/report.h"

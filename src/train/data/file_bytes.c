@@ -89,7 +89,7 @@ zero_status_t file_bytes_read_whole(const char *path, unsigned char **data, size
 {
     int fd;
     uint64_t size = 0;
-    TRY(file_bytes_open(path, &fd, &size));
+    ZERO_TRY(file_bytes_open(path, &fd, &size));
     zero_status_t status = read_into_memory(path, fd, size, data);
     close(fd);
     *n_bytes = (size_t)size;

@@ -159,9 +159,9 @@ static zero_status_t check_bounds(const index_t *index)
 zero_status_t megatron_index_read(const char *path, const unsigned char *index, size_t index_bytes,
                                   const char *bin_path, size_t bin_bytes, megatron_tokens_t *tokens)
 {
-    TRY(check_header(path, index, index_bytes));
+    ZERO_TRY(check_header(path, index, index_bytes));
     uint64_t n_sequences = load_uint64(index + N_SEQUENCES_AT, 0), n_bounds = load_uint64(index + N_BOUNDS_AT, 0);
-    TRY(check_size(path, n_sequences, n_bounds, index_bytes));
+    ZERO_TRY(check_size(path, n_sequences, n_bounds, index_bytes));
     int type = index[TYPE_AT] - 1;
     const unsigned char *sizes = index + HEADER_BYTES, *pointers = sizes + 4 * n_sequences;
     const index_t sound = {.path = path,
@@ -172,8 +172,8 @@ zero_status_t megatron_index_read(const char *path, const unsigned char *index, 
                            .n_sequences = (int64_t)n_sequences,
                            .n_bounds = (int64_t)n_bounds,
                            .token_bytes = TYPES[type].token_bytes};
-    TRY(check_sequences(&sound, bin_bytes));
-    TRY(check_bounds(&sound));
+    ZERO_TRY(check_sequences(&sound, bin_bytes));
+    ZERO_TRY(check_bounds(&sound));
     *tokens = (megatron_tokens_t){.token_bytes = TYPES[type].token_bytes,
                                   .is_signed = TYPES[type].is_signed,
                                   .n_tokens = (int64_t)(bin_bytes / (size_t)TYPES[type].token_bytes)};
@@ -220,11 +220,11 @@ static zero_status_t read_pair(token_file_t *file, const char *index_path)
                             file->path, index_path, strerror(errno));
     unsigned char *index = NULL;
     size_t index_bytes = 0;
-    TRY(file_bytes_read_whole(index_path, &index, &index_bytes));
+    ZERO_TRY(file_bytes_read_whole(index_path, &index, &index_bytes));
     megatron_tokens_t tokens = {0};
     zero_status_t status = megatron_index_read(index_path, index, index_bytes, file->path, file->n_bytes, &tokens);
     free(index);
-    TRY(status);
+    ZERO_TRY(status);
     file->token_bytes = tokens.token_bytes;
     file->is_signed = tokens.is_signed;
     file->n_tokens = tokens.n_tokens;

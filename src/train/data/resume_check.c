@@ -110,7 +110,7 @@ static zero_status_t check_settings(const options_t *options, const char *path, 
     for (const option_row_t *row = option_rows; row < option_rows + n_option_rows; row++) {
         const json_t *section = json_object_get(config, row->section);
         const char *saved = json_string_value(json_object_get(section, row->key));
-        TRY(check_setting(options, path, row, saved, changes));
+        ZERO_TRY(check_setting(options, path, row, saved, changes));
     }
     return ZERO_OK;
 }
@@ -159,8 +159,8 @@ static zero_status_t check_data(const options_t *options, const char *path, cons
 zero_status_t resume_check(const options_t *options, const char *path, const json_t *state, const data_identity_t *data)
 {
     changes_t changes = {0};
-    TRY(check_settings(options, path, json_object_get(state, "config"), &changes));
-    TRY(check_data(options, path, json_object_get(state, "data"), data, &changes));
+    ZERO_TRY(check_settings(options, path, json_object_get(state, "config"), &changes));
+    ZERO_TRY(check_data(options, path, json_object_get(state, "data"), data, &changes));
     if (changes.n_bytes > 0)
         report("resume: %s", changes.text);
     return ZERO_OK;

@@ -121,7 +121,7 @@ static bool is_ours(const token_file_t *file)
 static zero_status_t read_ours(token_file_t *file)
 {
     token_header_t header;
-    TRY(token_header_read(file->path, file->head, file->n_bytes, &header));
+    ZERO_TRY(token_header_read(file->path, file->head, file->n_bytes, &header));
     file->tokens_at = TOKEN_HEADER_BYTES;
     file->token_bytes = header.token_bytes;
     file->n_tokens = header.n_tokens;
@@ -130,7 +130,7 @@ static zero_status_t read_ours(token_file_t *file)
     file->n_documents = header.n_documents;
     file->documents_at = header.documents_at;
     file->mask_at = header.mask_at;
-    TRY(token_documents_check(file));
+    ZERO_TRY(token_documents_check(file));
     return token_mask_check(file);
 }
 
@@ -177,7 +177,7 @@ static const format_row_t *find_format(options_format_t format, const token_file
 /* Opens file->path, recognizes its format and reads its header. */
 static zero_status_t read_file(options_format_t format, token_file_t *file)
 {
-    TRY(file_bytes_open(file->path, &file->fd, &file->n_bytes));
+    ZERO_TRY(file_bytes_open(file->path, &file->fd, &file->n_bytes));
     int error =
         file_bytes_read(file->fd, 0, file->head, file->n_bytes < sizeof file->head ? file->n_bytes : sizeof file->head);
     if (error != 0)
@@ -185,9 +185,9 @@ static zero_status_t read_file(options_format_t format, token_file_t *file)
     const format_row_t *row = find_format(format, file);
     file->format = row->format;
     if (format == FORMAT_AUTO && row->format == FORMAT_TEXT)
-        TRY(token_suspects_check_text(file));
+        ZERO_TRY(token_suspects_check_text(file));
     if (format == FORMAT_AUTO && row->format == FORMAT_NANOGPT)
-        TRY(token_suspects_check_width(file));
+        ZERO_TRY(token_suspects_check_width(file));
     return row->read_header(file);
 }
 

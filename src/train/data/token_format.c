@@ -233,7 +233,7 @@ zero_status_t token_mask_count(const token_file_t *file, int64_t first, int64_t 
     }
     for (int64_t token = first; token < end;) {
         int64_t last = read_bits(file, token, end, &bits, fault);
-        TRY(fault->status);
+        ZERO_TRY(fault->status);
         for (; token < last; token++)
             n += bit_of(&bits, token);
     }
@@ -248,7 +248,7 @@ zero_status_t token_mask_apply(const token_file_t *file, int64_t first, int64_t 
     int64_t end = token_mask_is_there(file) ? first + n_tokens : first;
     for (int64_t token = first; token < end;) {
         int64_t last = read_bits(file, token, end, &bits, fault);
-        TRY(fault->status);
+        ZERO_TRY(fault->status);
         for (; token < last; token++)
             if (!bit_of(&bits, token))
                 targets[token - first] = none;

@@ -128,7 +128,7 @@ zero_status_t token_file_read(const token_file_t *file, int64_t first, int64_t n
             *fault = (token_fault_t){.status = ZERO_ERROR_IO, .position = first + done, .error = error};
             return fault->status;
         }
-        TRY(check_chunk(file, chunk, first + done, n, allowed, fault));
+        ZERO_TRY(check_chunk(file, chunk, first + done, n, allowed, fault));
         if (out)
             widen(chunk, file->token_bytes, n, out + done);
         done += (int64_t)n;

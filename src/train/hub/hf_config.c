@@ -15,9 +15,9 @@
 #include <unistd.h>
 
 #include "train/hub/hf_keys.h"
+#include "train/options/input_file.h"
 #include "train/options/options_table.h"
 #include "train/report/report.h"
-#include "train/options/input_file.h"
 
 #define MAX_FILE_BYTES ((size_t)16 << 20)
 /* Of transformers' configuration classes, if a file leaves them out. */
@@ -126,7 +126,7 @@ static zero_status_t take_scaling(const hf_config_t *config, const char *object,
                                 keys[i]);
         if (i == 0 && json_number_value(value) == 1.0)
             return ZERO_OK;
-        TRY(copy_rope(config, source, from, copied_as));
+        ZERO_TRY(copy_rope(config, source, from, copied_as));
     }
     return ZERO_OK;
 }
@@ -218,17 +218,17 @@ static zero_status_t take_rope(const hf_config_t *config)
         ropes[i] = json_is_null(ropes[i]) ? NULL : ropes[i];
         if (!ropes[i])
             continue;
-        TRY(check_rope(config, names[i], ropes[i]));
-        TRY(compare_theta(config, names[i], ropes[i]));
+        ZERO_TRY(check_rope(config, names[i], ropes[i]));
+        ZERO_TRY(compare_theta(config, names[i], ropes[i]));
     }
     if (ropes[0] && ropes[1])
-        TRY(compare_ropes(config, ropes[0], ropes[1]));
+        ZERO_TRY(compare_ropes(config, ropes[0], ropes[1]));
     for (int i = 0; i < 2; i++) {
         if (!ropes[i])
             continue;
-        TRY(copy_rope(config, ropes[i], "rope_theta", "rope_theta"));
+        ZERO_TRY(copy_rope(config, ropes[i], "rope_theta", "rope_theta"));
         if (strcmp(rope_type(ropes[i]), "llama3") == 0)
-            TRY(take_scaling(config, names[i], ropes[i]));
+            ZERO_TRY(take_scaling(config, names[i], ropes[i]));
     }
     return ZERO_OK;
 }
@@ -297,7 +297,7 @@ static zero_status_t check_window(hf_config_t *config)
     const bool is_mistral = config->options->model.arch == ARCH_MISTRAL;
     const int64_t size = window ? json_integer_value(window) : DEFAULT_WINDOW;
     int64_t seq_len = config->options->model.seq_len, n_windows, n_layers;
-    TRY(count_windows(config, &n_windows, &n_layers));
+    ZERO_TRY(count_windows(config, &n_windows, &n_layers));
     if (n_windows > 0 && json_is_null(window) && json_object_get(config->json, "layer_types"))
         return hf_keys_refuse(config->path, "sliding_window", window, "its size, if layers have sliding_attention,");
     if (json_is_null(window) || n_windows == (is_mistral ? n_layers : 0))
@@ -351,7 +351,7 @@ static zero_status_t parse(const char *path, input_words_t words, json_t **json)
     json_error_t error;
     char *text;
     size_t n_bytes;
-    TRY(input_file_read(path, MAX_FILE_BYTES, words, &text, &n_bytes));
+    ZERO_TRY(input_file_read(path, MAX_FILE_BYTES, words, &text, &n_bytes));
     *json = json_loadb(text, n_bytes, JSON_REJECT_DUPLICATES, &error);
     free(text);
     return *json ? ZERO_OK
@@ -402,17 +402,17 @@ static zero_status_t take_seq_len(hf_config_t *config)
 
 static zero_status_t apply(hf_config_t *config)
 {
-    TRY(open_config(config));
-    TRY(take_arch(config));
+    ZERO_TRY(open_config(config));
+    ZERO_TRY(take_arch(config));
     int arch = config->options->model.arch;
-    TRY(hf_keys_check(config->path, config->json, arch));
+    ZERO_TRY(hf_keys_check(config->path, config->json, arch));
     if (arch != ARCH_GPT2)
-        TRY(take_rope(config));
+        ZERO_TRY(take_rope(config));
     if (arch == ARCH_MISTRAL)
-        TRY(take_window(config));
+        ZERO_TRY(take_window(config));
     for (const hf_key_t *key = hf_families[arch].keys; key->key; key++)
-        TRY(take_key(config, key));
-    TRY(arch == ARCH_GPT2 ? take_seq_len(config) : check_window(config));
+        ZERO_TRY(take_key(config, key));
+    ZERO_TRY(arch == ARCH_GPT2 ? take_seq_len(config) : check_window(config));
     hf_keys_report_unknown(config->path, config->json, arch);
     return ZERO_OK;
 }
@@ -449,7 +449,7 @@ zero_status_t hf_config_read(const char *directory, char **text)
     snprintf(path, sizeof path, "%s/config.json", directory);
     if (access(path, F_OK) != 0)
         return ZERO_OK;
-    TRY(parse(path, words, &json));
+    ZERO_TRY(parse(path, words, &json));
     *text = json_dumps(json, JSON_REAL_PRECISION(17));
     json_decref(json);
     return *text ? ZERO_OK : report_error(ZERO_ERROR_MEMORY, "no memory to keep '%s'", path);

@@ -415,13 +415,13 @@ zero_status_t hf_keys_check(const char *path, const json_t *json, int arch)
     for (const hf_fixed_t *fixed = hf_families[arch].fixed; fixed->hf_key; fixed++) {
         value = json_object_get(json, fixed->hf_key);
         if (value)
-            TRY(check_value(path, fixed->hf_key, value, fixed->value));
+            ZERO_TRY(check_value(path, fixed->hf_key, value, fixed->value));
     }
     json_object_foreach((json_t *)json, key, value)
     {
         const rule_t *rule = find_rule(key, arch);
         if (rule)
-            TRY(check_rule(path, json, value, rule));
+            ZERO_TRY(check_rule(path, json, value, rule));
     }
     return ZERO_OK;
 }

@@ -3,16 +3,17 @@
 #include "train/hub/model_files.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <inttypes.h>
 #include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
-#include <fcntl.h>
 #include <unistd.h>
 #include <xxhash.h>
 
+#include "base/status.h"
 #include "base/system.h"
 #include "train/report/report.h"
 

@@ -89,7 +89,7 @@ static zero_status_t take_scores(zero_model_context_t *ctx, size_t seq_len, size
     size_t n_wanted = (size_t)omp_get_max_threads();
     size_t n = n_buffers < n_wanted ? n_buffers : n_wanted;
     *n_threads = (int)n;
-    return zero_scratch_take(&scratch, (n == 0 ? 1 : n) * bytes, scores);
+    return zero_scratch_alloc(&scratch, (n == 0 ? 1 : n) * bytes, scores);
 }
 
 static zero_status_t check_shape(size_t seq_len, size_t n_heads, size_t n_kv_heads, size_t head_dim)
@@ -292,7 +292,7 @@ zero_status_t ZERO_MODEL_FN(attention_cached)(zero_model_context_t *ctx, void *o
     size_t bytes = zero_scratch_bytes(n_all * sizeof(float)), n_buffers = scratch.bytes_left / bytes;
     size_t n_wanted = (size_t)omp_get_max_threads(), n_threads = n_buffers < n_wanted ? n_buffers : n_wanted;
     float *scores;
-    ZERO_TRY(zero_scratch_take(&scratch, (n_threads == 0 ? 1 : n_threads) * bytes, &scores));
+    ZERO_TRY(zero_scratch_alloc(&scratch, (n_threads == 0 ? 1 : n_threads) * bytes, &scores));
 #pragma omp parallel for schedule(static) num_threads((int)n_threads)
     for (size_t head = 0; head < n_heads; ++head) {
         const float *keys = (float *)cache + head / (n_heads / n_kv_heads) * head_dim;

@@ -82,8 +82,8 @@ static zero_status_t backward_tokens(zero_scratch_t *scratch, zero_grad_t dtoken
 {
     uint32_t *first; /* [vocab_size]: a token's first position */
     uint32_t *next;  /* [n_rows]: the next position of the same token */
-    ZERO_TRY(zero_scratch_take(scratch, vocab_size * sizeof *first, &first));
-    ZERO_TRY(zero_scratch_take(scratch, n_rows * sizeof *next, &next));
+    ZERO_TRY(zero_scratch_alloc(scratch, vocab_size * sizeof *first, &first));
+    ZERO_TRY(zero_scratch_alloc(scratch, n_rows * sizeof *next, &next));
     for (size_t token = 0; token < vocab_size; ++token)
         first[token] = NO_POSITION;
     for (size_t row = n_rows; row-- > 0;) {

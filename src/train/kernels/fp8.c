@@ -129,7 +129,7 @@ static zero_status_t decode(zero_scratch_t *scratch, const zero_fp8_operand_t *o
     float value[256], *values;
     for (int byte = 0; byte < 256; ++byte)
         value[byte] = zero_float_of_fp8(operand->format, (uint8_t)byte) * operand->scales->inverse;
-    ZERO_TRY(zero_scratch_take(scratch, n_elems * sizeof *values, &values));
+    ZERO_TRY(zero_scratch_alloc(scratch, n_elems * sizeof *values, &values));
 #pragma omp parallel for schedule(static) if (n_elems >= ZERO_MODEL_PARALLEL_MIN)
     for (size_t i = 0; i < n_elems; ++i)
         values[i] = value[operand->bytes[i]];

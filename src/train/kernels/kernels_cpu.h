@@ -38,7 +38,7 @@ static inline size_t zero_scratch_bytes(size_t n_bytes)
 
 /* Takes n_bytes and sets the pointer at `out`. Fails if the call is larger than the limits that the workspace was sized
  * for, which is the trainer's mistake. */
-static inline zero_status_t zero_scratch_take(zero_scratch_t *scratch, size_t n_bytes, void *out)
+static inline zero_status_t zero_scratch_alloc(zero_scratch_t *scratch, size_t n_bytes, void *out)
 {
     size_t taken = zero_scratch_bytes(n_bytes);
     if (taken > scratch->bytes_left) {
@@ -113,7 +113,7 @@ static inline zero_status_t zero_weight_fp32(zero_scratch_t *scratch, zero_weigh
         return ZERO_OK;
     }
     float *copy;
-    ZERO_TRY(zero_scratch_take(scratch, n_elems * sizeof *copy, &copy));
+    ZERO_TRY(zero_scratch_alloc(scratch, n_elems * sizeof *copy, &copy));
 #pragma omp parallel for schedule(static) if (n_elems >= ZERO_MODEL_PARALLEL_MIN)
     for (size_t i = 0; i < n_elems; i += ZERO_CAST_BLOCK)
         zero_read_fp32(copy + i, weight, i, n_elems - i < ZERO_CAST_BLOCK ? n_elems - i : ZERO_CAST_BLOCK);
@@ -137,7 +137,7 @@ static inline zero_status_t zero_grad_sum_begin(zero_scratch_t *scratch, zero_gr
         return ZERO_OK;
     }
     sum->beta = 0.0f;
-    return zero_scratch_take(scratch, n_elems * sizeof(float), &sum->data);
+    return zero_scratch_alloc(scratch, n_elems * sizeof(float), &sum->data);
 }
 
 static inline void zero_grad_sum_end(const zero_grad_sum_t *sum, zero_grad_t grad, size_t n_elems)

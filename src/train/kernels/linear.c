@@ -179,7 +179,7 @@ zero_status_t ZERO_MODEL_FN(sum_columns)(zero_model_context_t *ctx, zero_grad_t 
     zero_scratch_t scratch = zero_scratch_begin(ctx);
     size_t n_parts = zero_row_parts(n_rows);
     float *partials; /* [n_parts, n_columns] */
-    ZERO_TRY(zero_scratch_take(&scratch, n_parts * n_columns * sizeof *partials, &partials));
+    ZERO_TRY(zero_scratch_alloc(&scratch, n_parts * n_columns * sizeof *partials, &partials));
 #pragma omp parallel for schedule(static) if (n_rows * n_columns >= ZERO_MODEL_PARALLEL_MIN)
     for (size_t part = 0; part < n_parts; ++part) {
         float *sum = partials + part * n_columns;

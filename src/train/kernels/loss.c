@@ -118,8 +118,8 @@ zero_status_t ZERO_MODEL_FN(head_loss)(zero_model_context_t *ctx, double *loss_s
     size_t chunk = chunk_rows(n_rows, vocab_size);
     ZERO_TRY(check_sizes(dim, vocab_size));
     ZERO_TRY(check_targets(targets, ctx->may_skip_targets, n_rows, vocab_size));
-    ZERO_TRY(zero_scratch_take(&scratch, chunk * vocab_size * sizeof(float), &head.logits));
-    ZERO_TRY(zero_scratch_take(&scratch, chunk * sizeof(double), &head.losses));
+    ZERO_TRY(zero_scratch_alloc(&scratch, chunk * vocab_size * sizeof(float), &head.logits));
+    ZERO_TRY(zero_scratch_alloc(&scratch, chunk * sizeof(double), &head.losses));
     ZERO_TRY(zero_weight_fp32(&scratch, weight, vocab_size * dim, &head.weight));
     if (dx != NULL) {
         ZERO_TRY(zero_grad_sum_begin(&scratch, dweight, vocab_size * dim, &head.dweight));

@@ -71,7 +71,7 @@ zero_status_t ZERO_MODEL_FN(gelu_backward)(zero_model_context_t *ctx, void *dx, 
     zero_scratch_t scratch = zero_scratch_begin(ctx);
     size_t n_parts = zero_row_parts(n_rows);
     float *partials; /* [n_parts, width] */
-    ZERO_TRY(zero_scratch_take(&scratch, n_parts * width * sizeof *partials, &partials));
+    ZERO_TRY(zero_scratch_alloc(&scratch, n_parts * width * sizeof *partials, &partials));
 #pragma omp parallel for schedule(static) if (n_rows * width >= ZERO_MODEL_PARALLEL_MIN)
     for (size_t part = 0; part < n_parts; ++part) {
         float *sums = partials + part * width;

@@ -131,7 +131,7 @@ zero_status_t ZERO_MODEL_FN(layernorm_backward)(zero_model_context_t *ctx, void 
     float *partials; /* [n_parts, 3, dim]: sums of dy h, of dy, of dresidual */
     size_t n_parts = zero_row_parts(n_rows);
     ZERO_TRY(read_weights(&scratch, weight, bias, dim, &w, &b));
-    ZERO_TRY(zero_scratch_take(&scratch, n_parts * 3 * dim * sizeof *partials, &partials));
+    ZERO_TRY(zero_scratch_alloc(&scratch, n_parts * 3 * dim * sizeof *partials, &partials));
 #pragma omp parallel for schedule(static) if (n_rows * dim >= ZERO_MODEL_PARALLEL_MIN)
     for (size_t part = 0; part < n_parts; ++part) {
         float *sums = partials + part * 3 * dim;
@@ -231,7 +231,7 @@ zero_status_t ZERO_MODEL_FN(rmsnorm_backward)(zero_model_context_t *ctx, void *d
     float *partials; /* [n_parts, dim]: sums of dy h */
     size_t n_parts = zero_row_parts(n_rows);
     ZERO_TRY(zero_weight_fp32(&scratch, weight, dim, &w));
-    ZERO_TRY(zero_scratch_take(&scratch, n_parts * dim * sizeof *partials, &partials));
+    ZERO_TRY(zero_scratch_alloc(&scratch, n_parts * dim * sizeof *partials, &partials));
 #pragma omp parallel for schedule(static) if (n_rows * dim >= ZERO_MODEL_PARALLEL_MIN)
     for (size_t part = 0; part < n_parts; ++part) {
         float *sums = partials + part * dim;
@@ -292,7 +292,7 @@ zero_status_t ZERO_MODEL_FN(head_norm_backward)(zero_model_context_t *ctx, void 
     size_t n_parts = zero_row_parts(n_rows);
     ZERO_TRY(zero_weight_fp32(&scratch, q_weight, head_dim, &q_w));
     ZERO_TRY(zero_weight_fp32(&scratch, k_weight, head_dim, &k_w));
-    ZERO_TRY(zero_scratch_take(&scratch, n_parts * stride * sizeof *partials, &partials));
+    ZERO_TRY(zero_scratch_alloc(&scratch, n_parts * stride * sizeof *partials, &partials));
 #pragma omp parallel for schedule(static) if (n_rows * width >= ZERO_MODEL_PARALLEL_MIN)
     for (size_t part = 0; part < n_parts; ++part) {
         float *sums = partials + part * stride;

@@ -239,7 +239,7 @@ void arch_allocate_layers(const model_t *model, activations_t *a, bool normalize
 zero_status_t arch_embed_forward(model_t *model, zero_tensor_t tokens, zero_weight_t positions)
 {
     arch_sizes_t s = arch_sizes(model);
-    TRY(fp8_begin_pass(model));
+    ZERO_TRY(fp8_begin_pass(model));
     return model->kernels->embed(&model->ctx, model->layers[0].x, model->tokens, arch_mask(model).starts,
                                  model_weight(model, tokens), positions, s.B, s.T, s.C, s.V);
 }
@@ -258,7 +258,7 @@ static zero_status_t clear_unused_positions(model_t *model, zero_grad_t position
 zero_status_t arch_embed_backward(model_t *model, const void *d_x, zero_tensor_t tokens, zero_grad_t positions)
 {
     arch_sizes_t s = arch_sizes(model);
-    TRY(clear_unused_positions(model, positions));
+    ZERO_TRY(clear_unused_positions(model, positions));
     return model->kernels->embed_backward(&model->ctx, model_grad(model, tokens), positions, d_x, model->tokens,
                                           arch_mask(model).starts, s.B, s.T, s.C, s.V);
 }

@@ -129,7 +129,7 @@ static bool serves(const graph_t *graph, const model_t *model,
 static zero_status_t capture_unit(cuda_graphs_t *graphs, model_t *model, zero_unit_t unit, graph_t *graph)
 {
     const zero_model_kernels_t *kernels = graphs->kernels;
-    TRY(kernels->record_begin(&model->ctx));
+    ZERO_TRY(kernels->record_begin(&model->ctx));
     graphs->capturing = graph;
     zero_status_t status = graph->compute(model, unit);
     graphs->capturing = NULL;
@@ -173,7 +173,7 @@ zero_status_t cuda_graphs_run(cuda_graphs_t *graphs, model_t *model, zero_unit_t
     while (graph && !serves(graph, model, compute))
         graph = graph->next;
     if (!graph && of_unit->n < MAX_GRAPHS)
-        TRY(add_graph(graphs, model, unit, compute, &graph));
+        ZERO_TRY(add_graph(graphs, model, unit, compute, &graph));
     if (!graph || !graph->captured)
         return compute(model, unit);
     return graphs->kernels->replay(&model->ctx, graph->captured);

@@ -126,7 +126,7 @@ zero_status_t fp8_attach(model_t *model, int64_t n_steps)
         return ZERO_OK;
     if (!model->kernels->fp8_is_available(&model->ctx, why))
         return report_error(ZERO_ERROR_USAGE, "[train] fp8 = %s: %s; use none", NAMES[mode_of(model)], why);
-    TRY(zero_host_alloc(model->device, (size_t)n_steps * n_reported(model) * sizeof *f->scales, &reports));
+    ZERO_TRY(zero_host_alloc(model->device, (size_t)n_steps * n_reported(model) * sizeof *f->scales, &reports));
     f->reports = reports;
     f->n_reports = n_steps;
     return model->kernels->zero_fill(&model->ctx, f->scales, n_scales(model) * sizeof *f->scales);
@@ -203,8 +203,8 @@ zero_status_t fp8_linear(model_t *model, arch_linear_t at, void *y, const void *
                      .columns = keeps ? f->kept[at.layer][at.matrix] : NULL,
                      .scales = scales_of(model, at, FP8_X)};
     zero_fp8_t w8;
-    TRY(model->kernels->fp8_cast(&model->ctx, &x8, x, at.x_is_recorded, n_rows(model), e.n_in));
-    TRY(find_weight(model, at, true, &w8));
+    ZERO_TRY(model->kernels->fp8_cast(&model->ctx, &x8, x, at.x_is_recorded, n_rows(model), e.n_in));
+    ZERO_TRY(find_weight(model, at, true, &w8));
     return model->kernels->linear_fp8(&model->ctx, y, &x8, &w8, model->ops->layout, bias, n_rows(model), e.n_in,
                                       e.n_out);
 }
@@ -214,8 +214,8 @@ zero_status_t fp8_linear_backward_input(model_t *model, arch_linear_t at, void *
     fp8_t *f = model->fp8;
     arch_extents_t e = arch_extents(model, at.matrix);
     zero_fp8_t dy8 = {ZERO_E5M2, f->rows, f->dy_columns, scales_of(model, at, FP8_DY)}, w8;
-    TRY(model->kernels->fp8_cast(&model->ctx, &dy8, dy, at.dy_is_recorded, n_rows(model), e.n_out));
-    TRY(find_weight(model, at, false, &w8));
+    ZERO_TRY(model->kernels->fp8_cast(&model->ctx, &dy8, dy, at.dy_is_recorded, n_rows(model), e.n_out));
+    ZERO_TRY(find_weight(model, at, false, &w8));
     return model->kernels->linear_fp8_backward_input(&model->ctx, dx, &dy8, &w8, model->ops->layout, n_rows(model),
                                                      e.n_in, e.n_out);
 }
@@ -234,10 +234,10 @@ zero_status_t fp8_linear_backward_weight(model_t *model, arch_linear_t at, zero_
                                          e.n_out);
     if (!fp8_keeps_inputs(model, at.layer)) {
         x8.columns = f->x_columns;
-        TRY(k->fp8_cast(&model->ctx, &x8, x, true, n_rows(model), e.n_in));
+        ZERO_TRY(k->fp8_cast(&model->ctx, &x8, x, true, n_rows(model), e.n_in));
     }
-    TRY(k->linear_fp8_backward_weight(&model->ctx, dweight, model->ops->layout, &x8, &dy8, n_rows(model), e.n_in,
-                                      e.n_out));
+    ZERO_TRY(k->linear_fp8_backward_weight(&model->ctx, dweight, model->ops->layout, &x8, &dy8, n_rows(model), e.n_in,
+                                           e.n_out));
     return dbias.data ? k->sum_columns(&model->ctx, dbias, dy, n_rows(model), e.n_out) : ZERO_OK;
 }
 
@@ -250,7 +250,7 @@ zero_status_t fp8_put_range(model_t *model)
     if (!f)
         return ZERO_OK;
     zero_fp8_scales_t *report = f->reports + (size_t)(f->n_put++ % f->n_reports) * n_reported(model);
-    TRY(zero_device_copy(model->device, report, f->scales, n * sizeof *report, model->ctx.stream));
+    ZERO_TRY(zero_device_copy(model->device, report, f->scales, n * sizeof *report, model->ctx.stream));
     return !f->gathered ? ZERO_OK
                         : zero_device_copy(model->device, report + n, f->gathered,
                                            (n_reported(model) - n) * sizeof *report, model->ctx.stream);

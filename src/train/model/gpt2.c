@@ -55,7 +55,7 @@ static zero_status_t add_pair(model_t *model, zero_unit_t unit, const char *pref
 {
     char name[ZERO_MAX_NAME];
     snprintf(name, sizeof name, "%s.weight", prefix);
-    TRY(arch_declare(model, unit, &(arch_tensor_t){name, rows, columns, weight_init, std, false}, weight));
+    ZERO_TRY(arch_declare(model, unit, &(arch_tensor_t){name, rows, columns, weight_init, std, false}, weight));
     snprintf(name, sizeof name, "%s.bias", prefix);
     return arch_declare(model, unit, &(arch_tensor_t){name, 0, columns, ZERO_INIT_ZEROS, 0, false}, bias);
 }
@@ -67,10 +67,10 @@ static zero_status_t declare_block(model_t *model, int layer, block_tensors_t *t
     char unit_name[ZERO_MAX_NAME], prefix[ZERO_MAX_NAME - sizeof ".weight"];
     zero_unit_t unit;
     snprintf(unit_name, sizeof unit_name, "transformer.h.%d", layer);
-    TRY(zero_model_add_unit(model->declaration, unit_name, &unit));
+    ZERO_TRY(zero_model_add_unit(model->declaration, unit_name, &unit));
 #define PAIR(suffix, rows, columns, init, s, field)                                                                    \
     snprintf(prefix, sizeof prefix, "transformer.h.%d." suffix, layer);                                                \
-    TRY(add_pair(model, unit, prefix, rows, columns, init, s, &t->field##_weight, &t->field##_bias))
+    ZERO_TRY(add_pair(model, unit, prefix, rows, columns, init, s, &t->field##_weight, &t->field##_bias))
     PAIR("ln_1", 0, C, ZERO_INIT_ONES, 0, ln1);
     PAIR("attn.c_attn", C, 3 * C, ZERO_INIT_NORMAL, std, qkv);
     PAIR("attn.c_proj", C, C, ZERO_INIT_NORMAL, residual_std, attention);
@@ -89,13 +89,13 @@ static zero_status_t declare(model_t *model)
     zero_unit_t embed, head;
     const arch_tensor_t wte = {"transformer.wte.weight", V, C, ZERO_INIT_NORMAL, ARCH_STD, false};
     const arch_tensor_t wpe = {"transformer.wpe.weight", P, C, ZERO_INIT_NORMAL, ARCH_STD, false};
-    TRY(zero_model_add_unit(model->declaration, "transformer.embeddings", &embed));
-    TRY(arch_declare(model, embed, &wte, &g->wte));
-    TRY(arch_declare(model, embed, &wpe, &g->wpe));
+    ZERO_TRY(zero_model_add_unit(model->declaration, "transformer.embeddings", &embed));
+    ZERO_TRY(arch_declare(model, embed, &wte, &g->wte));
+    ZERO_TRY(arch_declare(model, embed, &wpe, &g->wpe));
     for (int l = 0; l < L; l++)
-        TRY(declare_block(model, l, &g->blocks[l]));
-    TRY(zero_model_add_unit(model->declaration, "transformer.head", &head));
-    TRY(add_pair(model, head, "transformer.ln_f", 0, C, ZERO_INIT_ONES, 0, &g->lnf_weight, &g->lnf_bias));
+        ZERO_TRY(declare_block(model, l, &g->blocks[l]));
+    ZERO_TRY(zero_model_add_unit(model->declaration, "transformer.head", &head));
+    ZERO_TRY(add_pair(model, head, "transformer.ln_f", 0, C, ZERO_INIT_ONES, 0, &g->lnf_weight, &g->lnf_bias));
     return zero_model_share_tensor(model->declaration, head, g->wte);
 }
 
@@ -170,14 +170,14 @@ static zero_status_t block_inner(model_t *model, int l, const void *residual, co
     const block_tensors_t *t = &g->blocks[l];
     layer_activations_t *a = &model->layers[l];
     arch_sizes_t s = arch_sizes(model);
-    TRY(norm(model, fp8_recording(model, l, ARCH_QKV, FP8_X), a->normed1, a->mean1, a->rstd1, a->x, residual, addend,
-             t->ln1_weight, t->ln1_bias));
-    TRY(conv1d(model, l, ARCH_QKV, a->qkv, a->normed1, t->qkv_bias));
-    TRY(arch_attention(model, l, a->qkv));
-    TRY(conv1d(model, l, ARCH_ATTENTION, g->addend, a->attention, t->attention_bias));
-    TRY(norm(model, fp8_recording(model, l, ARCH_MLP_IN, FP8_X), a->normed2, a->mean2, a->rstd2, a->mid, a->x,
-             g->addend, t->ln2_weight, t->ln2_bias));
-    TRY(conv1d(model, l, ARCH_MLP_IN, a->mlp, a->normed2, t->fc_bias));
+    ZERO_TRY(norm(model, fp8_recording(model, l, ARCH_QKV, FP8_X), a->normed1, a->mean1, a->rstd1, a->x, residual,
+                  addend, t->ln1_weight, t->ln1_bias));
+    ZERO_TRY(conv1d(model, l, ARCH_QKV, a->qkv, a->normed1, t->qkv_bias));
+    ZERO_TRY(arch_attention(model, l, a->qkv));
+    ZERO_TRY(conv1d(model, l, ARCH_ATTENTION, g->addend, a->attention, t->attention_bias));
+    ZERO_TRY(norm(model, fp8_recording(model, l, ARCH_MLP_IN, FP8_X), a->normed2, a->mean2, a->rstd2, a->mid, a->x,
+                  g->addend, t->ln2_weight, t->ln2_bias));
+    ZERO_TRY(conv1d(model, l, ARCH_MLP_IN, a->mlp, a->normed2, t->fc_bias));
     zero_model_context_t ctx = fp8_recording(model, l, ARCH_MLP_OUT, FP8_X);
     return k->gelu(&ctx, a->hidden, a->mlp, s.R * s.F);
 }
@@ -186,7 +186,7 @@ static zero_status_t block_forward(model_t *model, int l)
 {
     gpt2_t *g = model->arch;
     const void *residual = l == 0 ? model->layers[0].x : model->layers[l - 1].mid;
-    TRY(block_inner(model, l, residual, l == 0 ? NULL : g->addend));
+    ZERO_TRY(block_inner(model, l, residual, l == 0 ? NULL : g->addend));
     return conv1d(model, l, ARCH_MLP_OUT, g->addend, model->layers[l].hidden, g->blocks[l].proj_bias);
 }
 
@@ -194,8 +194,8 @@ static zero_status_t head_forward(model_t *model)
 {
     gpt2_t *g = model->arch;
     const void *last_mid = model->layers[model->options->model.layers - 1].mid;
-    TRY(norm(model, model->ctx, g->lnf, g->lnf_mean, g->lnf_rstd, g->x_final, last_mid, g->addend, g->lnf_weight,
-             g->lnf_bias));
+    ZERO_TRY(norm(model, model->ctx, g->lnf, g->lnf_mean, g->lnf_rstd, g->x_final, last_mid, g->addend, g->lnf_weight,
+                  g->lnf_bias));
     return arch_head_forward(model, g->lnf, g->wte);
 }
 
@@ -236,8 +236,8 @@ static zero_status_t head_backward(model_t *model)
 {
     gpt2_t *g = model->arch;
     arch_sizes_t s = arch_sizes(model);
-    TRY(arch_head_backward(model, g->d_c, g->lnf, g->wte));
-    TRY(model->kernels->zero_fill(&model->ctx, g->d_x, s.R * s.C * s.element_bytes));
+    ZERO_TRY(arch_head_backward(model, g->d_c, g->lnf, g->wte));
+    ZERO_TRY(model->kernels->zero_fill(&model->ctx, g->d_x, s.R * s.C * s.element_bytes));
     return norm_backward(model, fp8_recording_d_x(model, (int)model->options->model.layers), d_x_sums(g), NULL, g->d_c,
                          g->x_final, g->lnf_mean, g->lnf_rstd, g->lnf_weight, g->lnf_bias);
 }
@@ -252,27 +252,27 @@ static zero_status_t block_backward(model_t *model, int l)
     options_recompute_t recompute = options_block_recompute(model->options, l);
     bool light = recompute == RECOMPUTE_LIGHT;
     if (recompute == RECOMPUTE_FULL)
-        TRY(block_inner(model, l, a->x, NULL));
+        ZERO_TRY(block_inner(model, l, a->x, NULL));
 
     /* Here d_x is the gradient of x_l+1, and so of both terms of the sum: mid and the MLP's output. */
-    TRY(input_gradient(model, l, ARCH_MLP_OUT, g->d_f, g->d_x));
+    ZERO_TRY(input_gradient(model, l, ARCH_MLP_OUT, g->d_f, g->d_x));
     zero_model_context_t ctx = fp8_recording(model, l, ARCH_MLP_IN, FP8_DY);
-    TRY(k->gelu_backward(&ctx, g->d_f, model_grad(model, t->fc_bias), light ? a->hidden : NULL, g->d_f, a->mlp, s.R,
-                         s.F));
-    TRY(weight_gradient(model, l, ARCH_MLP_OUT, ARCH_NO_GRAD, a->hidden, g->d_x));
-    TRY(k->put_grad(&model->ctx, model_grad(model, t->proj_bias), g->d_x_sums, s.C));
-    TRY(input_gradient(model, l, ARCH_MLP_IN, g->d_c, g->d_f));
-    TRY(norm_backward(model, fp8_recording(model, l, ARCH_ATTENTION, FP8_DY), model_grad(model, t->attention_bias),
-                      light ? a->normed2 : NULL, g->d_c, a->mid, a->mean2, a->rstd2, t->ln2_weight, t->ln2_bias));
-    TRY(weight_gradient(model, l, ARCH_MLP_IN, ARCH_NO_GRAD, a->normed2, g->d_f));
+    ZERO_TRY(k->gelu_backward(&ctx, g->d_f, model_grad(model, t->fc_bias), light ? a->hidden : NULL, g->d_f, a->mlp,
+                              s.R, s.F));
+    ZERO_TRY(weight_gradient(model, l, ARCH_MLP_OUT, ARCH_NO_GRAD, a->hidden, g->d_x));
+    ZERO_TRY(k->put_grad(&model->ctx, model_grad(model, t->proj_bias), g->d_x_sums, s.C));
+    ZERO_TRY(input_gradient(model, l, ARCH_MLP_IN, g->d_c, g->d_f));
+    ZERO_TRY(norm_backward(model, fp8_recording(model, l, ARCH_ATTENTION, FP8_DY), model_grad(model, t->attention_bias),
+                           light ? a->normed2 : NULL, g->d_c, a->mid, a->mean2, a->rstd2, t->ln2_weight, t->ln2_bias));
+    ZERO_TRY(weight_gradient(model, l, ARCH_MLP_IN, ARCH_NO_GRAD, a->normed2, g->d_f));
 
     /* Here d_x is the gradient of mid, and so of both of its terms. */
-    TRY(input_gradient(model, l, ARCH_ATTENTION, g->d_c, g->d_x));
-    TRY(weight_gradient(model, l, ARCH_ATTENTION, ARCH_NO_GRAD, a->attention, g->d_x));
-    TRY(arch_attention_backward(model, l, g->d_qkv, g->d_c, a->qkv));
-    TRY(input_gradient(model, l, ARCH_QKV, g->d_c, g->d_qkv));
-    TRY(norm_backward(model, fp8_recording_d_x(model, l), d_x_sums(g), light ? a->normed1 : NULL, g->d_c, a->x,
-                      a->mean1, a->rstd1, t->ln1_weight, t->ln1_bias));
+    ZERO_TRY(input_gradient(model, l, ARCH_ATTENTION, g->d_c, g->d_x));
+    ZERO_TRY(weight_gradient(model, l, ARCH_ATTENTION, ARCH_NO_GRAD, a->attention, g->d_x));
+    ZERO_TRY(arch_attention_backward(model, l, g->d_qkv, g->d_c, a->qkv));
+    ZERO_TRY(input_gradient(model, l, ARCH_QKV, g->d_c, g->d_qkv));
+    ZERO_TRY(norm_backward(model, fp8_recording_d_x(model, l), d_x_sums(g), light ? a->normed1 : NULL, g->d_c, a->x,
+                           a->mean1, a->rstd1, t->ln1_weight, t->ln1_bias));
     return weight_gradient(model, l, ARCH_QKV, model_grad(model, t->qkv_bias), a->normed1, g->d_qkv);
 }
 

@@ -107,14 +107,14 @@ static zero_status_t declare_block(model_t *model, int layer, block_tensors_t *t
     char name[ZERO_MAX_NAME];
     zero_unit_t unit;
     snprintf(name, sizeof name, "model.layers.%d", layer);
-    TRY(zero_model_add_unit(model->declaration, name, &unit));
+    ZERO_TRY(zero_model_add_unit(model->declaration, name, &unit));
     for (size_t i = 0; i < sizeof tensors / sizeof tensors[0]; i++) {
         if (tensors[i].is_absent)
             continue;
         snprintf(name, sizeof name, "model.layers.%d.%s", layer, tensors[i].suffix);
         arch_tensor_t spec = {name,           tensors[i].rows,  tensors[i].columns, tensors[i].init,
                               tensors[i].std, tensors[i].packed};
-        TRY(arch_declare(model, unit, &spec, tensors[i].tensor));
+        ZERO_TRY(arch_declare(model, unit, &spec, tensors[i].tensor));
     }
     return ZERO_OK;
 }
@@ -127,14 +127,14 @@ static zero_status_t declare(model_t *model)
     const arch_tensor_t embed_spec = {"model.embed_tokens.weight", V, C, ZERO_INIT_NORMAL, ARCH_STD, false};
     const arch_tensor_t norm_spec = {"model.norm.weight", 0, C, ZERO_INIT_ONES, 0, false};
     const arch_tensor_t head_spec = {"lm_head.weight", V, C, ZERO_INIT_NORMAL, ARCH_STD, false};
-    TRY(zero_model_add_unit(model->declaration, "model.embeddings", &embed));
-    TRY(arch_declare(model, embed, &embed_spec, &g->embed));
-    TRY(zero_model_set_unshard_in_backward(model->declaration, embed,
-                                           false)); /* a look-up: it writes gradients alone */
+    ZERO_TRY(zero_model_add_unit(model->declaration, "model.embeddings", &embed));
+    ZERO_TRY(arch_declare(model, embed, &embed_spec, &g->embed));
+    ZERO_TRY(zero_model_set_unshard_in_backward(model->declaration, embed,
+                                                false)); /* a look-up: it writes gradients alone */
     for (int l = 0; l < L; l++)
-        TRY(declare_block(model, l, &g->blocks[l]));
-    TRY(zero_model_add_unit(model->declaration, "model.head", &head));
-    TRY(arch_declare(model, head, &norm_spec, &g->norm));
+        ZERO_TRY(declare_block(model, l, &g->blocks[l]));
+    ZERO_TRY(zero_model_add_unit(model->declaration, "model.head", &head));
+    ZERO_TRY(arch_declare(model, head, &norm_spec, &g->norm));
     g->head = g->embed;
     return model->options->model.tied ? zero_model_share_tensor(model->declaration, head, g->embed)
                                       : arch_declare(model, head, &head_spec, &g->head);
@@ -231,9 +231,9 @@ static zero_status_t normalize_and_rotate(model_t *model, int l)
     arch_sizes_t s = arch_sizes(model);
     if (!traits_of(model)->head_norms)
         return rope(model, model->ctx, a->qkv, false);
-    TRY(model->kernels->head_norm(&model->ctx, a->normed_qkv, a->qkv, model_weight(model, t->q_norm),
-                                  model_weight(model, t->k_norm), (float)model->options->model.norm_eps, s.R, s.heads,
-                                  s.kv_heads, s.head_dim));
+    ZERO_TRY(model->kernels->head_norm(&model->ctx, a->normed_qkv, a->qkv, model_weight(model, t->q_norm),
+                                       model_weight(model, t->k_norm), (float)model->options->model.norm_eps, s.R,
+                                       s.heads, s.kv_heads, s.head_dim));
     return rope(model, model->ctx, a->normed_qkv, false);
 }
 
@@ -251,7 +251,7 @@ static zero_status_t normalize_and_rotate_backward(model_t *model, int l)
     arch_sizes_t s = arch_sizes(model);
     if (!traits_of(model)->head_norms)
         return rope(model, fp8_recording(model, l, ARCH_QKV, FP8_DY), g->d_qkv, true);
-    TRY(rope(model, model->ctx, g->d_qkv, true));
+    ZERO_TRY(rope(model, model->ctx, g->d_qkv, true));
     return model->kernels->head_norm_backward(
         &model->ctx, g->d_qkv, model_grad(model, t->q_norm), model_grad(model, t->k_norm), model->layers[l].qkv,
         model_weight(model, t->q_norm), model_weight(model, t->k_norm), (float)model->options->model.norm_eps, s.R,
@@ -267,14 +267,15 @@ static zero_status_t block_inner(model_t *model, int l, const void *residual, co
     const block_tensors_t *t = &g->blocks[l];
     layer_activations_t *a = &model->layers[l];
     arch_sizes_t s = arch_sizes(model);
-    TRY(norm(model, fp8_recording(model, l, ARCH_QKV, FP8_X), a->normed1, a->rstd1, a->x, residual, addend, t->norm1));
-    TRY(arch_linear(model, matrix_of(model, l, ARCH_QKV), a->qkv, a->normed1, qkv_bias(model, t)));
-    TRY(normalize_and_rotate(model, l));
-    TRY(arch_attention(model, l, attention_input(model, l)));
-    TRY(linear(model, l, ARCH_ATTENTION, g->addend, a->attention));
-    TRY(norm(model, fp8_recording(model, l, ARCH_MLP_IN, FP8_X), a->normed2, a->rstd2, a->mid, a->x, g->addend,
-             t->norm2));
-    TRY(linear(model, l, ARCH_MLP_IN, a->mlp, a->normed2));
+    ZERO_TRY(
+        norm(model, fp8_recording(model, l, ARCH_QKV, FP8_X), a->normed1, a->rstd1, a->x, residual, addend, t->norm1));
+    ZERO_TRY(arch_linear(model, matrix_of(model, l, ARCH_QKV), a->qkv, a->normed1, qkv_bias(model, t)));
+    ZERO_TRY(normalize_and_rotate(model, l));
+    ZERO_TRY(arch_attention(model, l, attention_input(model, l)));
+    ZERO_TRY(linear(model, l, ARCH_ATTENTION, g->addend, a->attention));
+    ZERO_TRY(norm(model, fp8_recording(model, l, ARCH_MLP_IN, FP8_X), a->normed2, a->rstd2, a->mid, a->x, g->addend,
+                  t->norm2));
+    ZERO_TRY(linear(model, l, ARCH_MLP_IN, a->mlp, a->normed2));
     zero_model_context_t ctx = fp8_recording(model, l, ARCH_MLP_OUT, FP8_X);
     return k->swiglu(&ctx, a->hidden, a->mlp, s.R, s.F);
 }
@@ -283,7 +284,7 @@ static zero_status_t block_forward(model_t *model, int l)
 {
     llama_t *g = model->arch;
     const void *residual = l == 0 ? model->layers[0].x : model->layers[l - 1].mid;
-    TRY(block_inner(model, l, residual, l == 0 ? NULL : g->addend));
+    ZERO_TRY(block_inner(model, l, residual, l == 0 ? NULL : g->addend));
     return linear(model, l, ARCH_MLP_OUT, g->addend, model->layers[l].hidden);
 }
 
@@ -291,7 +292,7 @@ static zero_status_t head_forward(model_t *model)
 {
     llama_t *g = model->arch;
     const void *last_mid = model->layers[model->options->model.layers - 1].mid;
-    TRY(norm(model, model->ctx, g->normed, g->rstd, g->x_final, last_mid, g->addend, g->norm));
+    ZERO_TRY(norm(model, model->ctx, g->normed, g->rstd, g->x_final, last_mid, g->addend, g->norm));
     return arch_head_forward(model, g->normed, g->head);
 }
 
@@ -322,8 +323,8 @@ static zero_status_t head_backward(model_t *model)
 {
     llama_t *g = model->arch;
     arch_sizes_t s = arch_sizes(model);
-    TRY(arch_head_backward(model, g->d_c, g->normed, g->head));
-    TRY(model->kernels->zero_fill(&model->ctx, g->d_x, s.R * s.C * s.element_bytes));
+    ZERO_TRY(arch_head_backward(model, g->d_c, g->normed, g->head));
+    ZERO_TRY(model->kernels->zero_fill(&model->ctx, g->d_x, s.R * s.C * s.element_bytes));
     return norm_backward(model, fp8_recording_d_x(model, (int)model->options->model.layers), NULL, g->d_c, g->x_final,
                          g->rstd, g->norm);
 }
@@ -340,28 +341,29 @@ static zero_status_t block_backward(model_t *model, int l)
     options_recompute_t recompute = options_block_recompute(model->options, l);
     bool light = recompute == RECOMPUTE_LIGHT;
     if (recompute == RECOMPUTE_FULL)
-        TRY(block_inner(model, l, a->x, NULL));
+        ZERO_TRY(block_inner(model, l, a->x, NULL));
     else if (traits_of(model)->head_norms && light)
-        TRY(normalize_and_rotate(model, l)); /* the layers after it have overwritten normed_qkv */
+        ZERO_TRY(normalize_and_rotate(model, l)); /* the layers after it have overwritten normed_qkv */
 
     /* Here d_x is the gradient of x_l+1, and so of both terms of the sum: mid and the MLP's output. a->mlp becomes its
      * own gradient. */
-    TRY(input_gradient(model, l, ARCH_MLP_OUT, g->d_f, g->d_x));
+    ZERO_TRY(input_gradient(model, l, ARCH_MLP_OUT, g->d_f, g->d_x));
     zero_model_context_t ctx = fp8_recording(model, l, ARCH_MLP_IN, FP8_DY);
-    TRY(k->swiglu_backward(&ctx, a->mlp, light ? a->hidden : NULL, g->d_f, a->mlp, s.R, s.F));
-    TRY(weight_gradient(model, l, ARCH_MLP_OUT, a->hidden, g->d_x));
-    TRY(input_gradient(model, l, ARCH_MLP_IN, g->d_c, a->mlp));
-    TRY(norm_backward(model, fp8_recording(model, l, ARCH_ATTENTION, FP8_DY), light ? a->normed2 : NULL, g->d_c, a->mid,
-                      a->rstd2, t->norm2));
-    TRY(weight_gradient(model, l, ARCH_MLP_IN, a->normed2, a->mlp));
+    ZERO_TRY(k->swiglu_backward(&ctx, a->mlp, light ? a->hidden : NULL, g->d_f, a->mlp, s.R, s.F));
+    ZERO_TRY(weight_gradient(model, l, ARCH_MLP_OUT, a->hidden, g->d_x));
+    ZERO_TRY(input_gradient(model, l, ARCH_MLP_IN, g->d_c, a->mlp));
+    ZERO_TRY(norm_backward(model, fp8_recording(model, l, ARCH_ATTENTION, FP8_DY), light ? a->normed2 : NULL, g->d_c,
+                           a->mid, a->rstd2, t->norm2));
+    ZERO_TRY(weight_gradient(model, l, ARCH_MLP_IN, a->normed2, a->mlp));
 
     /* Here d_x is the gradient of mid, and so of both of its terms. */
-    TRY(input_gradient(model, l, ARCH_ATTENTION, g->d_c, g->d_x));
-    TRY(weight_gradient(model, l, ARCH_ATTENTION, a->attention, g->d_x));
-    TRY(arch_attention_backward(model, l, g->d_qkv, g->d_c, attention_input(model, l)));
-    TRY(normalize_and_rotate_backward(model, l));
-    TRY(input_gradient(model, l, ARCH_QKV, g->d_c, g->d_qkv));
-    TRY(norm_backward(model, fp8_recording_d_x(model, l), light ? a->normed1 : NULL, g->d_c, a->x, a->rstd1, t->norm1));
+    ZERO_TRY(input_gradient(model, l, ARCH_ATTENTION, g->d_c, g->d_x));
+    ZERO_TRY(weight_gradient(model, l, ARCH_ATTENTION, a->attention, g->d_x));
+    ZERO_TRY(arch_attention_backward(model, l, g->d_qkv, g->d_c, attention_input(model, l)));
+    ZERO_TRY(normalize_and_rotate_backward(model, l));
+    ZERO_TRY(input_gradient(model, l, ARCH_QKV, g->d_c, g->d_qkv));
+    ZERO_TRY(
+        norm_backward(model, fp8_recording_d_x(model, l), light ? a->normed1 : NULL, g->d_c, a->x, a->rstd1, t->norm1));
     return arch_linear_backward_weight(model, matrix_of(model, l, ARCH_QKV), qkv_bias_grad(model, t), a->normed1,
                                        g->d_qkv);
 }

@@ -40,12 +40,12 @@ static zero_status_t declare(model_t *model)
 {
     const model_ops_t *ops = model->ops;
     size_t n_layers = (size_t)model->options->model.layers;
-    TRY(zero_model_create(&model->declaration));
+    ZERO_TRY(zero_model_create(&model->declaration));
     model->arch = calloc(1, ops->bytes + n_layers * ops->block_bytes);
     model->layers = calloc(n_layers, sizeof *model->layers);
     if (!model->arch || !model->layers)
         return report_rank_error(ZERO_ERROR_MEMORY, "no memory for the tables of %zu layers", n_layers);
-    TRY(fp8_create(model));
+    ZERO_TRY(fp8_create(model));
     return ops->declare(model);
 }
 
@@ -120,31 +120,31 @@ zero_status_t model_attach(model_t *model, zero_device_t *device, zero_engine_t 
     void *workspace, *tokens, *targets, *starts = NULL, *loss, *logits, *uploads;
     model->device = device;
     model->engine = engine;
-    TRY(zero_alloc(engine, ZERO_MEMORY_WORKSPACE, workspace_bytes, &workspace));
-    TRY(zero_alloc(engine, ZERO_MEMORY_DATA, batch_bytes(model), &tokens));
-    TRY(zero_alloc(engine, ZERO_MEMORY_DATA, batch_bytes(model), &targets));
+    ZERO_TRY(zero_alloc(engine, ZERO_MEMORY_WORKSPACE, workspace_bytes, &workspace));
+    ZERO_TRY(zero_alloc(engine, ZERO_MEMORY_DATA, batch_bytes(model), &tokens));
+    ZERO_TRY(zero_alloc(engine, ZERO_MEMORY_DATA, batch_bytes(model), &targets));
     if (n_batch_arrays(model) > 2)
-        TRY(zero_alloc(engine, ZERO_MEMORY_DATA, batch_bytes(model), &starts));
-    TRY(zero_alloc(engine, ZERO_MEMORY_DATA, sizeof(double), &loss));
-    TRY(zero_alloc(engine, ZERO_MEMORY_DATA, sizes.vocab_size * sizeof(float), &logits));
+        ZERO_TRY(zero_alloc(engine, ZERO_MEMORY_DATA, batch_bytes(model), &starts));
+    ZERO_TRY(zero_alloc(engine, ZERO_MEMORY_DATA, sizeof(double), &loss));
+    ZERO_TRY(zero_alloc(engine, ZERO_MEMORY_DATA, sizes.vocab_size * sizeof(float), &logits));
     model->tokens = tokens;
     model->targets = targets;
     model->starts = starts;
     model->loss = loss;
     model->logits = logits;
-    TRY(zero_host_alloc(device, (size_t)n_in_flight * n_batch_arrays(model) * batch_bytes(model), &uploads));
+    ZERO_TRY(zero_host_alloc(device, (size_t)n_in_flight * n_batch_arrays(model) * batch_bytes(model), &uploads));
     model->uploads = uploads;
     model->n_uploads = n_in_flight;
-    TRY(zero_stream_create(device, &model->stream));
-    TRY(model->kernels->context_create(&model->ctx, model->stream, workspace, &sizes));
+    ZERO_TRY(zero_stream_create(device, &model->stream));
+    ZERO_TRY(model->kernels->context_create(&model->ctx, model->stream, workspace, &sizes));
     model->attached = true;
     report_attention(model);
     if (model->options->device.graphs)
-        TRY(cuda_graphs_create(model->kernels, zero_model_n_units(model->declaration), &model->graphs));
+        ZERO_TRY(cuda_graphs_create(model->kernels, zero_model_n_units(model->declaration), &model->graphs));
     model->ops->allocate(model, &activations);
-    TRY(activations.status);
+    ZERO_TRY(activations.status);
     if (cache_bytes(model) > 0)
-        TRY(zero_alloc(engine, ZERO_MEMORY_ACTIVATIONS, cache_bytes(model), &model->cache));
+        ZERO_TRY(zero_alloc(engine, ZERO_MEMORY_ACTIVATIONS, cache_bytes(model), &model->cache));
     return fp8_attach(model, n_in_flight);
 }
 
@@ -174,9 +174,9 @@ zero_status_t model_compare_cpus(zero_device_t *device, zero_comm_t *comm)
         return ZERO_OK;
     zero_model_cpu_kind(mine, sizeof mine);
     memcpy(first, mine, sizeof first);
-    TRY(zero_comm_broadcast(comm, first, sizeof first, 0));
+    ZERO_TRY(zero_comm_broadcast(comm, first, sizeof first, 0));
     double n_others = strncmp(mine, first, sizeof first) != 0;
-    TRY(zero_comm_sum(comm, &n_others, 1));
+    ZERO_TRY(zero_comm_sum(comm, &n_others, 1));
     if (n_others > 0.0)
         report("the CPUs are of different kinds (rank 0: %s; %g ranks: others), so bits depend on which host computes "
                "what: set OPENBLAS_CORETYPE and ZERO_CPU_ISA alike on all hosts",
@@ -215,7 +215,7 @@ double model_flops_utilization(const model_t *model, double tokens_per_s, int n_
 zero_status_t session_open(const options_t *options, zero_comm_t *comm, session_t *session)
 {
     *session = (session_t){.options = options, .comm = comm};
-    TRY(report_agree(comm, model_create(options, &session->model)));
+    ZERO_TRY(report_agree(comm, model_create(options, &session->model)));
     return report_agree(comm, zero_device_create((zero_device_type_t)options->device.type, comm, &session->device));
 }
 
@@ -225,16 +225,16 @@ zero_status_t session_create_engine(session_t *session, int64_t n_in_flight)
     zero_config_t config = options_config(session->options, zero_comm_size(session->comm));
     model_plan(&session->model, &user);
     config.user_bytes = zero_memory_total(&user);
-    TRY(zero_engine_create(session->comm, session->device, session->model.declaration, &config, &session->engine));
+    ZERO_TRY(zero_engine_create(session->comm, session->device, session->model.declaration, &config, &session->engine));
     return zero_comm_agree(session->comm, model_attach(&session->model, session->device, session->engine, n_in_flight));
 }
 
 zero_status_t session_open_forward(const options_t *options, zero_comm_t *comm, session_t *session)
 {
-    TRY(session_open(options, comm, session));
+    ZERO_TRY(session_open(options, comm, session));
     session->model.may_skip_targets = true; /* data are opened later, and may have a mask */
-    TRY(report_agree(comm, session_create_engine(session, 1)));
-    TRY(report_agree(comm, zero_load_weights(session->engine, options->model.init)));
+    ZERO_TRY(report_agree(comm, session_create_engine(session, 1)));
+    ZERO_TRY(report_agree(comm, zero_load_weights(session->engine, options->model.init)));
     return model_compare_cpus(session->device, comm);
 }
 

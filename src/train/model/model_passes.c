@@ -58,12 +58,12 @@ static zero_status_t compute(model_t *model, zero_unit_t unit, zero_status_t (*f
 static zero_status_t forward(model_t *model, zero_pass_t pass)
 {
     zero_stream_t stream = model->ctx.stream;
-    TRY(zero_begin(model->engine, pass, stream));
+    ZERO_TRY(zero_begin(model->engine, pass, stream));
     for (zero_unit_t unit = 0; unit < zero_model_n_units(model->declaration); unit++) {
-        TRY(trace_pause(model->trace, model->device));
-        TRY(zero_acquire(model->engine, unit, stream));
-        TRY(compute(model, unit, forward_unit));
-        TRY(zero_release(model->engine, unit, stream));
+        ZERO_TRY(trace_pause(model->trace, model->device));
+        ZERO_TRY(zero_acquire(model->engine, unit, stream));
+        ZERO_TRY(compute(model, unit, forward_unit));
+        ZERO_TRY(zero_release(model->engine, unit, stream));
     }
     return ZERO_OK;
 }
@@ -72,10 +72,10 @@ static zero_status_t backward(model_t *model)
 {
     zero_stream_t stream = model->ctx.stream;
     for (zero_unit_t unit = zero_model_n_units(model->declaration) - 1; unit >= 0; unit--) {
-        TRY(trace_pause(model->trace, model->device));
-        TRY(zero_acquire(model->engine, unit, stream));
-        TRY(compute(model, unit, backward_unit));
-        TRY(zero_grad_ready(model->engine, unit, stream));
+        ZERO_TRY(trace_pause(model->trace, model->device));
+        ZERO_TRY(zero_acquire(model->engine, unit, stream));
+        ZERO_TRY(compute(model, unit, backward_unit));
+        ZERO_TRY(zero_grad_ready(model->engine, unit, stream));
     }
     return ZERO_OK;
 }
@@ -93,13 +93,13 @@ static zero_status_t upload_batch(model_t *model, model_pass_t pass, model_batch
     size_t n_tokens = arch_largest_sizes(model).R, n_bytes = n_tokens * sizeof *batch.inputs;
     size_t n_arrays = model->starts ? 3 : 2;
     if (pass == MODEL_LOSS && model->next_upload == 0)
-        TRY(zero_device_synchronize(model->device));
+        ZERO_TRY(zero_device_synchronize(model->device));
     int32_t *staged = model->uploads + (size_t)model->next_upload * n_arrays * n_tokens;
     model->next_upload = (model->next_upload + 1) % model->n_uploads;
     memcpy(staged, batch.inputs, n_bytes);
     memcpy(staged + n_tokens, batch.targets, n_bytes);
-    TRY(upload(model, model->tokens, staged, n_bytes));
-    TRY(upload(model, model->targets, staged + n_tokens, n_bytes));
+    ZERO_TRY(upload(model, model->tokens, staged, n_bytes));
+    ZERO_TRY(upload(model, model->targets, staged + n_tokens, n_bytes));
     if (!model->starts)
         return ZERO_OK;
     memcpy(staged + 2 * n_tokens, batch.starts, n_bytes);
@@ -117,22 +117,22 @@ static zero_status_t set_batch(model_t *model, model_pass_t pass, model_batch_t 
 
 zero_status_t model_train(model_t *model, model_batch_t batch, double loss_weight)
 {
-    TRY(set_batch(model, MODEL_TRAIN, batch, loss_weight));
-    TRY(forward(model, ZERO_PASS_TRAIN));
-    TRY(backward(model));
+    ZERO_TRY(set_batch(model, MODEL_TRAIN, batch, loss_weight));
+    ZERO_TRY(forward(model, ZERO_PASS_TRAIN));
+    ZERO_TRY(backward(model));
     model->n_trained += model->n_trained < CUDA_GRAPHS_WARM_UP;
     return ZERO_OK;
 }
 
 zero_status_t model_loss(model_t *model, model_batch_t batch, double loss_weight)
 {
-    TRY(set_batch(model, MODEL_LOSS, batch, loss_weight));
+    ZERO_TRY(set_batch(model, MODEL_LOSS, batch, loss_weight));
     return forward(model, ZERO_PASS_EVAL);
 }
 
 zero_status_t model_loss_of(model_t *model, size_t n_sequences, model_batch_t batch, double loss_weight)
 {
-    TRY(set_batch(model, MODEL_LOSS, batch, loss_weight));
+    ZERO_TRY(set_batch(model, MODEL_LOSS, batch, loss_weight));
     model->n_batch = n_sequences;
     return forward(model, ZERO_PASS_EVAL);
 }
@@ -153,7 +153,7 @@ static zero_status_t set_tokens(model_t *model, const int32_t *tokens, size_t n_
 {
     size_t n_rows = model->n_batch * model->seq_len;
     if (n_tokens < n_rows)
-        TRY(model->kernels->zero_fill(&model->ctx, model->tokens, n_rows * sizeof *tokens));
+        ZERO_TRY(model->kernels->zero_fill(&model->ctx, model->tokens, n_rows * sizeof *tokens));
     return upload(model, model->tokens, tokens, n_tokens * sizeof *tokens);
 }
 
@@ -161,9 +161,9 @@ static zero_status_t set_tokens(model_t *model, const int32_t *tokens, size_t n_
 static zero_status_t take_logits(model_t *model, size_t n_tokens, float *logits)
 {
     model->logits_at = n_tokens - 1;
-    TRY(forward(model, ZERO_PASS_EVAL));
-    TRY(zero_device_copy(model->device, logits, model->logits, (size_t)model->options->model.vocab_size * sizeof(float),
-                         model->ctx.stream));
+    ZERO_TRY(forward(model, ZERO_PASS_EVAL));
+    ZERO_TRY(zero_device_copy(model->device, logits, model->logits,
+                              (size_t)model->options->model.vocab_size * sizeof(float), model->ctx.stream));
     return zero_device_synchronize(model->device);
 }
 
@@ -176,7 +176,7 @@ zero_status_t model_logits(model_t *model, const int32_t *tokens, size_t n_token
         model->n_batch = (size_t)model->options->train.micro_batch;
         model->seq_len = (size_t)model->options->model.seq_len;
     }
-    TRY(set_tokens(model, tokens, n_tokens));
+    ZERO_TRY(set_tokens(model, tokens, n_tokens));
     return take_logits(model, n_tokens, logits);
 }
 
@@ -191,7 +191,7 @@ static zero_status_t set_new_tokens(model_t *model, const int32_t *tokens, size_
 {
     int32_t *staged = model->uploads, *starts = staged + n_tokens;
     memcpy(staged, tokens, n_tokens * sizeof *tokens);
-    TRY(set_tokens(model, staged, n_tokens));
+    ZERO_TRY(set_tokens(model, staged, n_tokens));
     if (model->n_cached == 0)
         return ZERO_OK;
     for (size_t i = 0; i < n_tokens; i++)
@@ -208,12 +208,12 @@ zero_status_t model_next_logits(model_t *model, const int32_t *tokens, size_t n_
     model->pass = MODEL_LOGITS;
     model->n_batch = 1;
     model->seq_len = rounds ? rounded_length(model, n_new) : n_new;
-    TRY(set_new_tokens(model, tokens + model->n_cached, n_new));
+    ZERO_TRY(set_new_tokens(model, tokens + model->n_cached, n_new));
     model->continues = true;
     zero_status_t status = take_logits(model, n_new, logits);
     model->n_continued += continues_by_one(model) && model->n_continued < CUDA_GRAPHS_WARM_UP;
     model->continues = false;
-    TRY(status);
+    ZERO_TRY(status);
     model->n_cached = n_tokens;
     return ZERO_OK;
 }
@@ -225,7 +225,7 @@ zero_status_t model_clear_loss(model_t *model)
 
 zero_status_t model_take_loss(model_t *model, double *loss)
 {
-    TRY(zero_device_copy(model->device, loss, model->loss, sizeof *loss, model->ctx.stream));
-    TRY(zero_device_synchronize(model->device));
+    ZERO_TRY(zero_device_copy(model->device, loss, model->loss, sizeof *loss, model->ctx.stream));
+    ZERO_TRY(zero_device_synchronize(model->device));
     return model_clear_loss(model);
 }

@@ -12,6 +12,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "base/status.h"
 #include "base/system.h"
 #include "train/options/options.h"
 #include "train/report/report.h"
@@ -58,7 +59,7 @@ static zero_status_t read_open(int fd, const char *path, size_t most_bytes, inpu
     struct stat info;
     if (fstat(fd, &info) != 0)
         return fail(path, words, strerror(errno));
-    TRY(check_kind(path, words, &info, most_bytes));
+    ZERO_TRY(check_kind(path, words, &info, most_bytes));
     char *buffer = malloc((size_t)info.st_size + 1);
     if (!buffer)
         return report_error(ZERO_ERROR_MEMORY, "'%s': out of memory", path);

@@ -122,7 +122,7 @@ static zero_status_t check_pair(const named_file_t *written, const char *setting
         char file[OPTIONS_MAX_PATH + 8];
         snprintf(file, sizeof file, "%.*s%s", (int)length, path, endings[i]);
         if (access(file, F_OK) == 0 && (length < strlen(path) || access(path, F_OK) != 0))
-            TRY(check_path(written, setting, file));
+            ZERO_TRY(check_path(written, setting, file));
     }
     return ZERO_OK;
 }
@@ -138,8 +138,8 @@ static zero_status_t check_list(const named_file_t *written, const char *setting
             item[--length] = 0;
         if (length == 0)
             continue;
-        TRY(check_path(written, setting, item));
-        TRY(check_pair(written, setting, item));
+        ZERO_TRY(check_path(written, setting, item));
+        ZERO_TRY(check_pair(written, setting, item));
     }
     return ZERO_OK;
 }
@@ -165,7 +165,7 @@ static zero_status_t check_resumed(const named_file_t *written, const options_t 
     const char *directory = o->resume_dir[0] ? o->resume_dir : o->checkpoint.dir;
     char latest[OPTIONS_MAX_PATH + 16];
     snprintf(latest, sizeof latest, "%s/latest", directory);
-    TRY(check_directory(written, setting, directory));
+    ZERO_TRY(check_directory(written, setting, directory));
     return check_directory(written, setting, latest);
 }
 
@@ -187,18 +187,18 @@ static zero_status_t check_reserved(const named_file_t *written, const options_t
     return ZERO_OK;
 }
 
-static zero_status_t check_apart(const options_t *o, const named_file_t *written)
+static zero_status_t check_separate(const options_t *o, const named_file_t *written)
 {
-    TRY(check_path(written, "the configuration file", o->config_path));
-    TRY(check_list(written, "[data] train", o->data.train));
-    TRY(check_list(written, "[data] val", o->data.val));
+    ZERO_TRY(check_path(written, "the configuration file", o->config_path));
+    ZERO_TRY(check_list(written, "[data] train", o->data.train));
+    ZERO_TRY(check_list(written, "[data] val", o->data.val));
     if (strcmp(o->model.init, "random") != 0)
-        TRY(check_directory(written, "[model] init", o->model.init));
+        ZERO_TRY(check_directory(written, "[model] init", o->model.init));
     if (o->resume)
-        TRY(check_resumed(written, o));
+        ZERO_TRY(check_resumed(written, o));
     if (o->checkpoint.dir[0]) {
-        TRY(check_path(written, "[checkpoint] dir", o->checkpoint.dir));
-        TRY(check_reserved(written, o));
+        ZERO_TRY(check_path(written, "[checkpoint] dir", o->checkpoint.dir));
+        ZERO_TRY(check_reserved(written, o));
     }
     return o->log.tensorboard[0] ? check_path(written, "[log] tensorboard", o->log.tensorboard) : ZERO_OK;
 }
@@ -209,11 +209,11 @@ zero_status_t named_files_check(const options_t *o)
     find_file("[log] metrics", o->log.metrics, &metrics);
     find_file("[log] trace", o->log.trace, &trace);
     if (metrics.path[0] && trace.path[0])
-        TRY(check_path(&metrics, trace.setting, trace.path));
+        ZERO_TRY(check_path(&metrics, trace.setting, trace.path));
     if (metrics.path[0])
-        TRY(check_apart(o, &metrics));
+        ZERO_TRY(check_separate(o, &metrics));
     if (trace.path[0])
-        TRY(check_apart(o, &trace));
-    TRY(metrics_check(o->log.metrics));
+        ZERO_TRY(check_separate(o, &trace));
+    ZERO_TRY(metrics_check(o->log.metrics));
     return trace_check(o->log.trace);
 }

@@ -35,10 +35,10 @@ static zero_status_t read_settings(const command_line_t *line, options_t *option
     if (options->command == COMMAND_CALIBRATE)
         return command_line_apply(line, options);
     if (!options_generate(options))
-        TRY(options_read_file(options->config_path, options));
+        ZERO_TRY(options_read_file(options->config_path, options));
     command_prepare(options);
-    TRY(command_line_apply(line, options));
-    TRY(command_settle(options));
+    ZERO_TRY(command_line_apply(line, options));
+    ZERO_TRY(command_choose(options));
     options->train.asked_micro = options->train.micro_batch;
     options->train.asked_global = options->train.global_batch;
     return check_required(options);
@@ -49,7 +49,7 @@ zero_status_t options_parse(int argc, char **argv, options_t *options, options_a
     options_t parsed;
     command_line_t line;
     options_set_defaults(&parsed);
-    TRY(command_line_read(argc, argv, &line, &parsed));
+    ZERO_TRY(command_line_read(argc, argv, &line, &parsed));
     bool speaks = report_is_speaker(), exits = line.help || line.version;
     if (line.help && speaks)
         options_print_help(stdout);

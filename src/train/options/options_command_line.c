@@ -344,16 +344,16 @@ static zero_status_t read_arguments(reader_t *reader, int argc, char **argv)
         if (result == -1)
             break;
         if (result == '?' || result == ':')
-            TRY(fail_option(result, argv[before > 0 ? before : 1]));
+            ZERO_TRY(fail_option(result, argv[before > 0 ? before : 1]));
         else if (result == 'h')
-            TRY(take_option(reader, ROW_HELP, NULL, argc, argv));
+            ZERO_TRY(take_option(reader, ROW_HELP, NULL, argc, argv));
         else if (is_long < 0)
-            TRY(take_file(reader, optarg));
+            ZERO_TRY(take_file(reader, optarg));
         else
-            TRY(take_option(reader, is_long, optarg, argc, argv));
+            ZERO_TRY(take_option(reader, is_long, optarg, argc, argv));
     }
     for (; optind < argc; optind++) /* after "--" */
-        TRY(take_file(reader, argv[optind]));
+        ZERO_TRY(take_file(reader, argv[optind]));
     return ZERO_OK;
 }
 
@@ -430,7 +430,7 @@ zero_status_t command_line_apply(const command_line_t *line, options_t *options)
 {
     for (int i = 0; i < line->n_settings; i++) {
         const command_line_setting_t *setting = &line->settings[i];
-        TRY(setting->row == ROW_SET ? apply_set(setting->text, options) : apply_short_name(setting, options));
+        ZERO_TRY(setting->row == ROW_SET ? apply_set(setting->text, options) : apply_short_name(setting, options));
     }
     return ZERO_OK;
 }

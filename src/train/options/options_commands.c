@@ -115,7 +115,7 @@ static void set_text(char *field, const char *text)
 }
 
 /* Drops what belongs to training alone. A pass keeps no more than full recomputation does. */
-static void settle_forward(options_t *options)
+static void choose_forward(options_t *options)
 {
     options->model.recompute = RECOMPUTE_FULL;
     options->model.recompute_none = options->model.recompute_light = 0;
@@ -151,8 +151,8 @@ static zero_status_t settle_weights(options_t *options)
 /* Each pass has micro_batch sequences, whatever the number of ranks, so that all numbers have the same bits. */
 static zero_status_t settle_evaluate(options_t *options)
 {
-    settle_forward(options);
-    TRY(settle_weights(options));
+    choose_forward(options);
+    ZERO_TRY(settle_weights(options));
     if (!options->data.val[0])
         return report_error(ZERO_ERROR_USAGE,
                             "evaluate: [data] val names no file: set it, or give --set data.val=FILE");
@@ -171,7 +171,7 @@ static zero_status_t settle_generate(options_t *options)
     if (!options->generate.prompt && !options->generate.prompt_file[0])
         return report_error(ZERO_ERROR_USAGE, "generate: the prompt is missing: give --prompt TEXT or --prompt-file "
                                               "FILE");
-    settle_forward(options);
+    choose_forward(options);
     set_text(options->model.init, options->config_path);
     options->train.micro_batch = 1;
     options->train.global_batch = 0;
@@ -179,7 +179,7 @@ static zero_status_t settle_generate(options_t *options)
     return ZERO_OK;
 }
 
-zero_status_t command_settle(options_t *options)
+zero_status_t command_choose(options_t *options)
 {
     if (options->command == COMMAND_GENERATE)
         return settle_generate(options);

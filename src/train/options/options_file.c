@@ -5,9 +5,9 @@
  * iniparser's own rules for what a line is. The scan finds the line of every section and key, and refuses what
  * iniparser would read differently from how it looks. Then each key's value comes from iniparser.
  */
+#include "train/options/input_file.h"
 #include "train/options/options_table.h"
 #include "train/report/report.h"
-#include "train/options/input_file.h"
 
 #include <ctype.h>
 #include <iniparser.h>
@@ -40,7 +40,7 @@ static zero_status_t fail_at(const scan_t *scan, int line, const char *what)
 static zero_status_t read_text(const char *path, char **text)
 {
     size_t n_bytes;
-    TRY(input_file_read(path, MAX_FILE_BYTES, (input_words_t){"", ""}, text, &n_bytes));
+    ZERO_TRY(input_file_read(path, MAX_FILE_BYTES, (input_words_t){"", ""}, text, &n_bytes));
     if (strlen(*text) == n_bytes)
         return ZERO_OK;
     free(*text);
@@ -172,7 +172,7 @@ static zero_status_t scan_text(scan_t *scan)
             n_lines++;
             memmove(text + strlen(text), next, strlen(next) + 1);
         }
-        TRY(scan_line(scan, first_line, text));
+        ZERO_TRY(scan_line(scan, first_line, text));
     }
     return ZERO_OK;
 }
@@ -218,7 +218,7 @@ static zero_status_t take_values(const scan_t *scan, const dictionary *dict, opt
         const char *value = iniparser_getstring(dict, name, NULL);
         if (!value)
             return report_error(ZERO_ERROR_USAGE, "%s: the line cannot be parsed", where);
-        TRY(options_set(options, where, entry->section, entry->key, value));
+        ZERO_TRY(options_set(options, where, entry->section, entry->key, value));
     }
     return ZERO_OK;
 }

@@ -44,7 +44,7 @@ zero_status_t placement_check_groups(const options_t *options, const zero_comm_t
     placement_t found;
     if (options->zero.shard_group != ZERO_SHARD_GROUP_HOST || options->hosts > 0)
         return ZERO_OK;
-    TRY(placement_find(comm, &found));
+    ZERO_TRY(placement_find(comm, &found));
     if (found.fewest < found.most)
         return report_error(ZERO_ERROR_USAGE,
                             "[zero] shard_group = host: hosts have %d to %d ranks, and groups are of one size: take a "
@@ -149,10 +149,10 @@ static zero_status_t resolve_positions(options_t *options)
 static zero_status_t resolve_model(options_t *options)
 {
     int64_t dim = options->model.dim, heads = options->model.heads;
-    TRY(require_size("layers", options->model.layers));
-    TRY(require_size("dim", dim));
-    TRY(require_size("heads", heads));
-    TRY(check_heads(options));
+    ZERO_TRY(require_size("layers", options->model.layers));
+    ZERO_TRY(require_size("dim", dim));
+    ZERO_TRY(require_size("heads", heads));
+    ZERO_TRY(check_heads(options));
     if (options->model.kv_heads == 0)
         options->model.kv_heads = heads;
     if (heads % options->model.kv_heads)
@@ -163,7 +163,7 @@ static zero_status_t resolve_model(options_t *options)
                             heads, options->model.kv_heads);
     if (options->model.head_dim == 0)
         options->model.head_dim = dim / heads;
-    TRY(check_rotation(options));
+    ZERO_TRY(check_rotation(options));
     if (options->model.window > 0 && options->model.arch != ARCH_MISTRAL)
         return report_error(ZERO_ERROR_USAGE,
                             "[model] window: only mistral has one, set arch = mistral or leave it out");
@@ -171,7 +171,7 @@ static zero_status_t resolve_model(options_t *options)
         options->model.vocab_size = 256; /* bytes */
     if (options->model.seq_len == 0)
         options->model.seq_len = OPTIONS_SEQ_LEN;
-    TRY(resolve_positions(options));
+    ZERO_TRY(resolve_positions(options));
     if (options->model.ffn_dim == 0)
         options->model.ffn_dim = options->model.arch == ARCH_GPT2 ? 4 * dim : llama_ffn_dim(dim);
     return ZERO_OK;
@@ -361,15 +361,15 @@ static zero_status_t resolve_checkpoints(const options_t *options)
 zero_status_t options_resolve(options_t *options, int world_size)
 {
     options_t resolved = *options;
-    TRY(resolve_model(&resolved));
-    TRY(resolve_batch(&resolved, world_size));
-    TRY(check_sizes(&resolved));
-    TRY(check_recompute(&resolved));
-    TRY(check_fp8(&resolved));
-    TRY(resolve_schedule(&resolved));
-    TRY(check_groups(&resolved, world_size));
-    TRY(check_hosts(&resolved, world_size));
-    TRY(resolve_checkpoints(&resolved));
+    ZERO_TRY(resolve_model(&resolved));
+    ZERO_TRY(resolve_batch(&resolved, world_size));
+    ZERO_TRY(check_sizes(&resolved));
+    ZERO_TRY(check_recompute(&resolved));
+    ZERO_TRY(check_fp8(&resolved));
+    ZERO_TRY(resolve_schedule(&resolved));
+    ZERO_TRY(check_groups(&resolved, world_size));
+    ZERO_TRY(check_hosts(&resolved, world_size));
+    ZERO_TRY(resolve_checkpoints(&resolved));
     *options = resolved;
     return ZERO_OK;
 }

@@ -103,7 +103,7 @@ const option_row_t option_rows[] = {
     INTEGER(model, positions, "0", 1, 1 << 24, "0",
         "gpt2: rows of its position embedding. 0: as in the model in init, or seq_len."),
     INTEGER(model, window, "0", 1, 1 << 24, "0",
-        "mistral: sliding window, in tokens, with the token's own. 0: that of the model in init, or none."),
+        "mistral: sliding window in tokens, its own too. 0: as in the model in init, or none."),
     REAL(model, norm_eps, "1e-5", 1e-30, 1.0, NULL, "Epsilon of LayerNorm and RMSNorm."),
     REAL(model, rope_theta, "10000", 1.0, 1e12, NULL,
         "All but gpt2: base of RoPE's frequencies; Llama 3 uses 500000."),

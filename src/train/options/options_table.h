@@ -134,7 +134,7 @@ zero_status_t command_check(const options_t *options, const bool *given);
 /* Sets what a command decides: for fit, what it solves; for evaluate, where the weights are. Called when the file is
  * read and before the command line overrides it, and behind that. */
 void command_prepare(options_t *options);
-zero_status_t command_settle(options_t *options);
+zero_status_t command_choose(options_t *options);
 
 typedef struct command_line_setting {
     int row; /* of command_line_rows */

@@ -135,7 +135,7 @@ zero_status_t page_read_run(const char *path, json_t *runs)
     json_object_set_new(run, "name", json_string(path));
     if (!json_object_get(run, "name"))
         return report_error(ZERO_ERROR_USAGE, "report: a run's path is not UTF-8");
-    TRY(stat(path, &info) == 0 && S_ISDIR(info.st_mode) ? read_directory(path, run) : read_metrics(path, run));
+    ZERO_TRY(stat(path, &info) == 0 && S_ISDIR(info.st_mode) ? read_directory(path, run) : read_metrics(path, run));
     json_t *config = json_object_get(json_object_get(run, "run"), "config");
     if (json_is_object(config) && !json_object_get(run, "config"))
         json_object_set(run, "config", config);

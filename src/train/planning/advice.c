@@ -38,7 +38,7 @@ static zero_status_t collect(const fit_t *fit, const options_t *o, const fit_cho
 {
     fit_t *other;
     fit_result_t result = {0};
-    TRY(fit_create(o, &fit->machine, fit->budget, &other));
+    ZERO_TRY(fit_create(o, &fit->machine, fit->budget, &other));
     zero_status_t status = fit_solve(other, &result);
     fit_destroy(other);
     candidate_t *grown = realloc(candidates->all, (size_t)(candidates->n + result.n_points + 1) * sizeof *grown);
@@ -75,7 +75,7 @@ static zero_status_t collect_all(const fit_t *fit, const fit_choice_t *given, ca
                 o.zero.offload = OFFLOAD_OPTIMIZER;
                 o.zero.offload_ratio = (double)ZERO_OFFLOAD_AUTO;
             }
-            TRY(collect(fit, &o, given, offloads, candidates));
+            ZERO_TRY(collect(fit, &o, given, offloads, candidates));
         }
     return ZERO_OK;
 }
@@ -135,10 +135,10 @@ static zero_status_t find_ranks(const fit_t *fit, const fit_choice_t *choice, fi
         fit_t *other;
         machine.n_ranks = n;
         o.train.global_batch *= n / n_ranks;
-        TRY(fit_create(&o, &machine, fit->budget, &other));
+        ZERO_TRY(fit_create(&o, &machine, fit->budget, &other));
         zero_status_t status = fit_evaluate(other, choice, &advice->on_ranks);
         fit_destroy(other);
-        TRY(status);
+        ZERO_TRY(status);
         if (advice->on_ranks.fits)
             advice->n_ranks = n;
     }
@@ -226,7 +226,7 @@ zero_status_t fit_refuse(const fit_t *fit, const fit_point_t *given)
     fit_advice_t advice;
     char change[512];
     fit_unit_t unit = fit_unit_of(given->bytes);
-    TRY(fit_advise(fit, given, &advice));
+    ZERO_TRY(fit_advise(fit, given, &advice));
     report("this does not fit; each rank would hold");
     fit_report_memory(&given->memory, false);
     for (int i = 0; i < advice.n_points; i++) {

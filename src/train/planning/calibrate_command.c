@@ -97,7 +97,7 @@ static zero_status_t keep(fit_measured_t *measured, double waits_share)
     char path[OPTIONS_MAX_PATH];
     print(measured);
     warn_of_others(measured, waits_share);
-    TRY(fit_cache_save(measured));
+    ZERO_TRY(fit_cache_save(measured));
     if (fit_cache_path(path))
         printf("\nkept in %s, for fit, auto settings and advice\n", path);
     return ZERO_OK;
@@ -107,10 +107,10 @@ static zero_status_t keep(fit_measured_t *measured, double waits_share)
 static zero_status_t measure(zero_comm_t *comm, zero_device_t *device, fit_measured_t *measured, double *waits_share)
 {
     double begin = clock_now_s(), before = core_waits_s();
-    TRY(measure_kernels(comm, device, &measured->rates));
-    TRY(measure_engine(comm, device, &measured->rates));
+    ZERO_TRY(measure_kernels(comm, device, &measured->rates));
+    ZERO_TRY(measure_engine(comm, device, &measured->rates));
     double seconds = clock_now_s() - begin, waited = core_waits_s() - before;
-    TRY(zero_comm_sum(comm, &waited, 1));
+    ZERO_TRY(zero_comm_sum(comm, &waited, 1));
     *waits_share = waited / (seconds * fmax(measured->threads, 1.0) * (double)zero_comm_size(comm));
     return ZERO_OK;
 }
@@ -121,10 +121,10 @@ zero_status_t calibrate_command(const options_t *o, zero_comm_t *comm)
     fit_measured_t measured = {0};
     double waits_share = 0.0;
     fit_measured_clear(&measured);
-    TRY(report_agree(comm, zero_device_create((zero_device_type_t)o->device.type, comm, &device)));
+    ZERO_TRY(report_agree(comm, zero_device_create((zero_device_type_t)o->device.type, comm, &device)));
     name_machine(comm, device, &measured);
     zero_status_t status = measure(comm, device, &measured, &waits_share);
     zero_device_destroy(device);
-    TRY(status);
+    ZERO_TRY(status);
     return report_agree(comm, zero_comm_rank(comm) == 0 ? keep(&measured, waits_share) : ZERO_OK);
 }

@@ -101,7 +101,7 @@ zero_status_t fit_plan_of(fit_t *fit, const zero_memory_t **memory)
             return ZERO_OK;
         }
     }
-    TRY(make_plan(fit, &plan));
+    ZERO_TRY(make_plan(fit, &plan));
     if (fit->n_plans == fit->max_plans) {
         int more = fit->max_plans > 0 ? 2 * fit->max_plans : 64;
         fit_plan_t *grown = realloc(fit->plans, (size_t)more * sizeof *grown);
@@ -119,7 +119,7 @@ zero_status_t fit_plan_of(fit_t *fit, const zero_memory_t **memory)
 static zero_status_t add_plan(fit_t *fit, const zero_memory_t *user, fit_point_t *point)
 {
     const zero_memory_t *plan = NULL;
-    TRY(fit_plan_of(fit, &plan));
+    ZERO_TRY(fit_plan_of(fit, &plan));
     point->memory = *plan;
     for (int c = 0; c < ZERO_MEMORY_N_CATEGORIES; c++)
         point->memory.bytes[c] += user->bytes[c];
@@ -133,13 +133,13 @@ zero_status_t fit_find_most_ratio(fit_t *fit, double *ratio)
     const zero_memory_t *plan;
     int fits = 0, above = FINE_RATIOS; /* what is not offloaded takes nothing */
     fit->options.zero.offload_ratio = *ratio = 1.0;
-    TRY(fit_plan_of(fit, &plan));
+    ZERO_TRY(fit_plan_of(fit, &plan));
     if (plan->pinned_bytes <= fit->host_budget)
         return ZERO_OK;
     while (above - fits > 1) {
         int middle = fits + (above - fits) / 2;
         fit->options.zero.offload_ratio = (double)middle / FINE_RATIOS;
-        TRY(fit_plan_of(fit, &plan));
+        ZERO_TRY(fit_plan_of(fit, &plan));
         if (plan->pinned_bytes <= fit->host_budget)
             fits = middle;
         else
@@ -158,22 +158,22 @@ double fit_nth_ratio(int i, double most)
 static zero_status_t settle_offload(fit_t *fit, const zero_memory_t *user, fit_point_t *point)
 {
     double most;
-    TRY(fit_find_most_ratio(fit, &most));
+    ZERO_TRY(fit_find_most_ratio(fit, &most));
     point->fits = false;
     for (int i = 0; !point->fits && (i == 0 || fit_nth_ratio(i - 1, most) < most); i++) {
         fit->options.zero.offload_ratio = fit_nth_ratio(i, most);
-        TRY(add_plan(fit, user, point));
+        ZERO_TRY(add_plan(fit, user, point));
     }
     return ZERO_OK;
 }
 
 /* keep = auto: the most blocks that fit; each takes a buffer more. */
-static zero_status_t settle_keep(fit_t *fit, const zero_memory_t *user, fit_point_t *point)
+static zero_status_t choose_keep(fit_t *fit, const zero_memory_t *user, fit_point_t *point)
 {
     int64_t fits = 0, most = fit->options.model.layers;
     while (fits < most) {
         fit->options.zero.keep = fits + (most - fits + 1) / 2;
-        TRY(add_plan(fit, user, point));
+        ZERO_TRY(add_plan(fit, user, point));
         if (point->fits)
             fits = fit->options.zero.keep;
         else
@@ -202,10 +202,10 @@ zero_status_t fit_evaluate(fit_t *fit, const fit_choice_t *choice, fit_point_t *
     o->zero.keep = choice->keep == ZERO_KEEP_AUTO ? 0 : choice->keep;
     model_plan(&fit->model, &user);
     if (open.ratio)
-        TRY(settle_offload(fit, &user, point));
+        ZERO_TRY(settle_offload(fit, &user, point));
     if (open.keep)
-        TRY(settle_keep(fit, &user, point));
-    TRY(add_plan(fit, &user, point));
+        ZERO_TRY(choose_keep(fit, &user, point));
+    ZERO_TRY(add_plan(fit, &user, point));
     point->choice = fit_choice_of(o);
     point->time = fit_step_time(o, &fit->machine, (double)point->memory.bytes[ZERO_MEMORY_ACTIVATIONS]);
     return ZERO_OK;

@@ -4,8 +4,8 @@
 #ifndef ZEROTRAIN_FIT_CHOICE_H
 #define ZEROTRAIN_FIT_CHOICE_H
 
-#include "train/planning/step_time.h"
 #include "train/model/model.h"
+#include "train/planning/step_time.h"
 
 /* Times closer than this share of the least count as equal. Then the simpler choice wins: less offloaded, less
  * recomputed (all blocks alike before a mix), a lower stage, fewer micro-steps; of those that differ in no more than

@@ -8,8 +8,8 @@
 #include "base/json_build.h"
 #include "train/options/options.h"
 #include "train/planning/advice.h"
+#include "train/planning/auto_settings.h"
 #include "train/planning/rates_cache.h"
-#include "train/planning/settle.h"
 #include "train/planning/show_fit.h"
 #include "train/report/report.h"
 
@@ -84,7 +84,7 @@ zero_status_t fit_describe_gpu(const options_t *o, zero_comm_t *comm, fit_rates_
     int n_ranks = o->fit.gpus > 0 ? (int)o->fit.gpus : zero_comm_size(comm);
     fit_wanted_t wanted = {
         .is_gpu = true, .gpu = o->fit.gpu, .ranks = n_ranks < GPUS_OF_A_HOST ? n_ranks : GPUS_OF_A_HOST};
-    TRY(fit_rates_choose(comm, &wanted, rates, &is_known));
+    ZERO_TRY(fit_rates_choose(comm, &wanted, rates, &is_known));
     if (!is_known)
         return report_error(ZERO_ERROR_USAGE,
                             "--gpu: '%s' is unknown: take H200, H100, A100 or A100-40GB, the nearest "
@@ -111,7 +111,7 @@ static zero_status_t choose_gpu(const options_t *o, zero_comm_t *comm, bool is_h
     target->machine.ranks_per_host = GPUS_OF_A_HOST;
     target->machine.host_bytes = fit_described_host_bytes(o);
     if (is_here && o->fit.host_bytes == 0.0)
-        TRY(fit_find_host_bytes(o, comm, zero_comm_local_size(comm), &target->machine.host_bytes));
+        ZERO_TRY(fit_find_host_bytes(o, comm, zero_comm_local_size(comm), &target->machine.host_bytes));
     return fit_describe_gpu(o, comm, &target->machine.rates, &target->available);
 }
 
@@ -120,12 +120,12 @@ static zero_status_t choose_cpu(const options_t *o, zero_comm_t *comm, target_t 
 {
     zero_device_t *device;
     placement_t placement;
-    TRY(report_agree(comm, placement_check_groups(o, comm)));
-    TRY(report_agree(comm, placement_find(comm, &placement)));
-    TRY(report_agree(comm, zero_device_create(ZERO_DEVICE_CPU, comm, &device)));
+    ZERO_TRY(report_agree(comm, placement_check_groups(o, comm)));
+    ZERO_TRY(report_agree(comm, placement_find(comm, &placement)));
+    ZERO_TRY(report_agree(comm, zero_device_create(ZERO_DEVICE_CPU, comm, &device)));
     zero_status_t status = fit_find_available(comm, device, &target->available);
     zero_device_destroy(device);
-    TRY(status);
+    ZERO_TRY(status);
     target->machine.ranks_per_host = placement.fewest;
     target->machine.host_bytes = FIT_HOST_UNKNOWN; /* nothing is offloaded */
     target->machine.kind = zero_comm_get_kind(comm);
@@ -158,11 +158,11 @@ static zero_status_t show(const options_t *o, fit_report_t *report)
 {
     const fit_result_t *result = report->result;
     if (result->best >= 0)
-        TRY(fit_find_largest(report->fit, &result->points[result->best].choice, &report->largest));
+        ZERO_TRY(fit_find_largest(report->fit, &result->points[result->best].choice, &report->largest));
     if (!report_is_speaker())
         return ZERO_OK;
     if (o->fit.svg[0])
-        TRY(fit_write_svg(o->fit.svg, report));
+        ZERO_TRY(fit_write_svg(o->fit.svg, report));
     if (o->json)
         return fit_print_json(stdout, report);
     fit_print_text(stdout, report);
@@ -174,10 +174,10 @@ zero_status_t fit_command(options_t *o, zero_comm_t *comm)
     target_t target = {0};
     fit_result_t result = {0};
     fit_t *fit;
-    TRY(choose_target(o, comm, &target));
+    ZERO_TRY(choose_target(o, comm, &target));
     fix_batch(o, target.machine.n_ranks);
-    TRY(options_resolve(o, target.machine.n_ranks));
-    TRY(fit_create(o, &target.machine, fit_limited(o, zero_bytes_to_plan(target.available)), &fit));
+    ZERO_TRY(options_resolve(o, target.machine.n_ranks));
+    ZERO_TRY(fit_create(o, &target.machine, fit_limited(o, zero_bytes_to_plan(target.available)), &fit));
     zero_status_t status = fit_solve(fit, &result);
     fit_report_t report = {.fit = fit, .result = &result, .available = target.available};
     if (status == ZERO_OK)

@@ -84,7 +84,7 @@ static zero_status_t allocate(bench_t *b, zero_dtype_t dtype, bool fp8, size_t *
     for (size_t i = 0; i < sizeof parts / sizeof parts[0]; i++) {
         *n_bytes += (parts[i].bytes + 255) / 256 * 256;
         if (b->probe.engine && parts[i].bytes > 0)
-            TRY(probe_alloc(&b->probe, parts[i].bytes, parts[i].data));
+            ZERO_TRY(probe_alloc(&b->probe, parts[i].bytes, parts[i].data));
     }
     return ZERO_OK;
 }
@@ -93,12 +93,12 @@ static zero_status_t set_up(bench_t *b, zero_dtype_t dtype, bool fp8)
 {
     zero_dtype_t act = b->kernels->activation_dtype(dtype);
     size_t n_bytes;
-    TRY(allocate(b, dtype, fp8, &n_bytes));
+    ZERO_TRY(allocate(b, dtype, fp8, &n_bytes));
     void *const activations[] = {b->x, b->dx, b->dy};
     for (int i = 0; i < 3; i++)
-        TRY(probe_fill(&b->probe, activations[i], act, most_elems(b)));
-    TRY(probe_fill(&b->probe, b->weight, dtype, limits_of(b, dtype, 64, fp8).max_linear));
-    TRY(probe_fill(&b->probe, b->vectors, dtype, 2 * b->sizes.ffn));
+        ZERO_TRY(probe_fill(&b->probe, activations[i], act, most_elems(b)));
+    ZERO_TRY(probe_fill(&b->probe, b->weight, dtype, limits_of(b, dtype, 64, fp8).max_linear));
+    ZERO_TRY(probe_fill(&b->probe, b->vectors, dtype, 2 * b->sizes.ffn));
     b->x8.format = b->w8.format = ZERO_E4M3;
     b->dy8.format = ZERO_E5M2;
     return ZERO_OK;
@@ -110,9 +110,9 @@ zero_status_t bench_open(zero_comm_t *comm, zero_device_t *device, zero_dtype_t 
     size_t n_bytes;
     *b =
         (bench_t){.sizes = on_gpu ? SIZES_GPU : SIZES_CPU, .kernels = zero_model_kernels(zero_device_get_type(device))};
-    TRY(allocate(b, dtype, fp8, &n_bytes));
+    ZERO_TRY(allocate(b, dtype, fp8, &n_bytes));
     probe_sizes_t sizes = {.n_units = 1, .unit_elems = 64, .user_bytes = n_bytes};
-    TRY(probe_open(comm, device, dtype, &sizes, &b->probe));
+    ZERO_TRY(probe_open(comm, device, dtype, &sizes, &b->probe));
     return report_agree(comm, set_up(b, dtype, fp8));
 }
 
@@ -123,7 +123,7 @@ zero_status_t bench_use_heads(bench_t *b, size_t head_dim, bool fp8)
         b->kernels->context_destroy(&b->ctx);
     b->has_ctx = false;
     b->head_dim = head_dim;
-    TRY(b->kernels->context_create(&b->ctx, b->probe.stream, b->workspace, &limits));
+    ZERO_TRY(b->kernels->context_create(&b->ctx, b->probe.stream, b->workspace, &limits));
     b->has_ctx = true;
     return ZERO_OK;
 }

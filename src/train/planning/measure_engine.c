@@ -30,10 +30,10 @@ typedef struct parts {
 
 static zero_status_t run_forward(probe_t *probe, zero_pass_t pass)
 {
-    TRY(zero_begin(probe->engine, pass, probe->stream));
+    ZERO_TRY(zero_begin(probe->engine, pass, probe->stream));
     for (zero_unit_t u = 0; u < N_UNITS; u++) {
-        TRY(zero_acquire(probe->engine, u, probe->stream));
-        TRY(zero_release(probe->engine, u, probe->stream));
+        ZERO_TRY(zero_acquire(probe->engine, u, probe->stream));
+        ZERO_TRY(zero_release(probe->engine, u, probe->stream));
     }
     return ZERO_OK;
 }
@@ -47,9 +47,9 @@ static zero_status_t fill(const probe_t *probe, void *data, size_t n_bytes)
 static zero_status_t run_backward(probe_t *probe, size_t unit_bytes)
 {
     for (zero_unit_t u = N_UNITS - 1; u >= 0; u--) {
-        TRY(zero_acquire(probe->engine, u, probe->stream));
-        TRY(fill(probe, zero_grad(probe->engine, u).data, unit_bytes)); /* a unit's one tensor has its number */
-        TRY(zero_grad_ready(probe->engine, u, probe->stream));
+        ZERO_TRY(zero_acquire(probe->engine, u, probe->stream));
+        ZERO_TRY(fill(probe, zero_grad(probe->engine, u).data, unit_bytes)); /* a unit's one tensor has its number */
+        ZERO_TRY(zero_grad_ready(probe->engine, u, probe->stream));
     }
     return ZERO_OK;
 }
@@ -57,16 +57,16 @@ static zero_status_t run_backward(probe_t *probe, size_t unit_bytes)
 static zero_status_t finish_step(probe_t *probe, const double *loss)
 {
     zero_step_result_t result;
-    TRY(zero_step(probe->engine, 1e-4f, loss, probe->stream));
+    ZERO_TRY(zero_step(probe->engine, 1e-4f, loss, probe->stream));
     return zero_step_wait(probe->engine, &result);
 }
 
 /* Waits for all ranks, and takes the time since *at into *least. */
 static zero_status_t lap(probe_t *probe, double *at, double *least)
 {
-    TRY(probe_wait(probe));
+    ZERO_TRY(probe_wait(probe));
     double seconds = clock_now_s() - *at;
-    TRY(probe_slowest(probe, &seconds));
+    ZERO_TRY(probe_slowest(probe, &seconds));
     *least = fmin(*least, seconds);
     *at = clock_now_s();
     return ZERO_OK;
@@ -77,18 +77,18 @@ static zero_status_t time_steps(probe_t *probe, size_t unit_bytes, const double 
 {
     *parts = (parts_t){1e9, 1e9, 1e9, 1e9, 1e9};
     for (int i = 0; i < STEPS; i++) {
-        TRY(zero_comm_barrier(probe->comm));
+        ZERO_TRY(zero_comm_barrier(probe->comm));
         double at = clock_now_s();
-        TRY(run_forward(probe, ZERO_PASS_TRAIN));
-        TRY(lap(probe, &at, &parts->forward));
-        TRY(run_backward(probe, unit_bytes));
-        TRY(lap(probe, &at, &parts->backward));
-        TRY(finish_step(probe, loss));
-        TRY(lap(probe, &at, &parts->update));
-        TRY(run_forward(probe, ZERO_PASS_TRAIN));
-        TRY(run_backward(probe, unit_bytes));
-        TRY(finish_step(probe, loss));
-        TRY(lap(probe, &at, &parts->step));
+        ZERO_TRY(run_forward(probe, ZERO_PASS_TRAIN));
+        ZERO_TRY(lap(probe, &at, &parts->forward));
+        ZERO_TRY(run_backward(probe, unit_bytes));
+        ZERO_TRY(lap(probe, &at, &parts->backward));
+        ZERO_TRY(finish_step(probe, loss));
+        ZERO_TRY(lap(probe, &at, &parts->update));
+        ZERO_TRY(run_forward(probe, ZERO_PASS_TRAIN));
+        ZERO_TRY(run_backward(probe, unit_bytes));
+        ZERO_TRY(finish_step(probe, loss));
+        ZERO_TRY(lap(probe, &at, &parts->step));
     }
     return ZERO_OK;
 }
@@ -103,7 +103,7 @@ static zero_status_t fill_units(void *args)
 {
     const fills_t *f = args;
     for (int u = 0; u < N_UNITS; u++)
-        TRY(fill(f->probe, f->data, f->n_bytes));
+        ZERO_TRY(fill(f->probe, f->data, f->n_bytes));
     return ZERO_OK;
 }
 
@@ -159,8 +159,8 @@ static zero_status_t nothing(void *args)
 static zero_status_t measure_copies(passes_t *p, fit_rates_t *rates)
 {
     double in, out, n = (double)zero_comm_local_size(p->probe->comm);
-    TRY(probe_time(p->probe, copy_in, p, &in));
-    TRY(probe_time(p->probe, copy_out, p, &out));
+    ZERO_TRY(probe_time(p->probe, copy_in, p, &in));
+    ZERO_TRY(probe_time(p->probe, copy_out, p, &out));
     double together = (double)COPY_BYTES / fmax(in, out);
     rates->pcie = together;
     if (n < 2.0)
@@ -168,8 +168,8 @@ static zero_status_t measure_copies(passes_t *p, fit_rates_t *rates)
     rates->host_memory *= n * together / rates->host_pcie; /* both ways at once: in proportion */
     rates->host_pcie = n * together;
     bool alone = zero_comm_local_rank(p->probe->comm) == 0;
-    TRY(probe_time(p->probe, alone ? copy_in : nothing, p, &in));
-    TRY(probe_time(p->probe, alone ? copy_out : nothing, p, &out));
+    ZERO_TRY(probe_time(p->probe, alone ? copy_in : nothing, p, &in));
+    ZERO_TRY(probe_time(p->probe, alone ? copy_out : nothing, p, &out));
     rates->pcie = (double)COPY_BYTES / fmax(in, out);
     return ZERO_OK;
 }
@@ -177,7 +177,7 @@ static zero_status_t measure_copies(passes_t *p, fit_rates_t *rates)
 static zero_status_t measure_host_copies(probe_t *probe, void *copy, fit_rates_t *rates)
 {
     passes_t p = {.probe = probe, .copy = copy};
-    TRY(report_agree(probe->comm, zero_host_alloc(probe->device, COPY_BYTES, &p.host)));
+    ZERO_TRY(report_agree(probe->comm, zero_host_alloc(probe->device, COPY_BYTES, &p.host)));
     zero_status_t status = measure_copies(&p, rates);
     zero_host_free(probe->device, p.host);
     return status;
@@ -196,10 +196,10 @@ static zero_status_t measure(probe_t *probe, size_t unit_bytes, parts_t *parts, 
     zero_status_t status = probe_alloc(probe, copy_bytes(probe, unit_bytes), &copy);
     if (status == ZERO_OK)
         status = probe_alloc(probe, sizeof(double), &loss);
-    TRY(report_agree(probe->comm, status));
+    ZERO_TRY(report_agree(probe->comm, status));
     if (probe->on_gpu)
-        TRY(measure_host_copies(probe, copy, rates));
-    TRY(time_steps(probe, unit_bytes, loss, parts));
+        ZERO_TRY(measure_host_copies(probe, copy, rates));
+    ZERO_TRY(time_steps(probe, unit_bytes, loss, parts));
     fills_t fills = {probe, copy, unit_bytes};
     return probe_time(probe, fill_units, &fills, &parts->fills);
 }
@@ -224,12 +224,12 @@ zero_status_t measure_engine(zero_comm_t *comm, zero_device_t *device, fit_rates
                            .user_bytes = (on_gpu ? COPY_BYTES : (size_t)unit_elems * 2) + 256};
     double P = (double)(sizes.n_units * sizes.unit_elems), N = (double)zero_comm_size(comm);
     parts_t parts, offloaded;
-    TRY(time_engine(comm, device, &sizes, &parts, rates));
+    ZERO_TRY(time_engine(comm, device, &sizes, &parts, rates));
     set_rates(comm, P, &parts, rates);
     if (!on_gpu)
         return ZERO_OK;
     sizes.host_update = true;
-    TRY(time_engine(comm, device, &sizes, &offloaded, rates));
+    ZERO_TRY(time_engine(comm, device, &sizes, &offloaded, rates));
     /* The host's update takes the place of the GPU's; 34 bytes for a parameter. */
     double update = offloaded.step - (parts.step - P / N * 28.0 / rates->adam);
     rates->host_adam = (double)zero_comm_local_size(comm) * P / N * 34.0 / fmax(update, 0.1 * offloaded.step);

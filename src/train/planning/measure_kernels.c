@@ -31,8 +31,8 @@ static zero_status_t multiply(void *args)
     zero_grad_t gradient = bench_gradient(b);
     weight.data = (const char *)b->weight + weight_at;
     gradient.data = (char *)b->dweight + weight_at;
-    TRY(k->linear(&b->ctx, y, x, weight, layout, (zero_weight_t){0}, rows, n, n));
-    TRY(k->linear_backward_input(&b->ctx, dx, false, dy, weight, layout, rows, n, n));
+    ZERO_TRY(k->linear(&b->ctx, y, x, weight, layout, (zero_weight_t){0}, rows, n, n));
+    ZERO_TRY(k->linear_backward_input(&b->ctx, dx, false, dy, weight, layout, rows, n, n));
     return k->linear_backward_weight(&b->ctx, gradient, layout, (zero_grad_t){0}, x, dy, rows, n, n);
 }
 
@@ -42,8 +42,8 @@ static zero_status_t multiply_fp8(void *args)
     const zero_model_kernels_t *k = b->kernels;
     const zero_linear_layout_t layout = ZERO_LINEAR_OUT_IN;
     size_t n = b->n;
-    TRY(k->linear_fp8(&b->ctx, b->y, &b->x8, &b->w8, layout, (zero_weight_t){0}, n, n, n));
-    TRY(k->linear_fp8_backward_input(&b->ctx, b->dx, &b->dy8, &b->w8, layout, n, n, n));
+    ZERO_TRY(k->linear_fp8(&b->ctx, b->y, &b->x8, &b->w8, layout, (zero_weight_t){0}, n, n, n));
+    ZERO_TRY(k->linear_fp8_backward_input(&b->ctx, b->dx, &b->dy8, &b->w8, layout, n, n, n));
     return k->linear_fp8_backward_weight(&b->ctx, bench_gradient(b), layout, &b->x8, &b->dy8, n, n, n);
 }
 
@@ -87,14 +87,14 @@ static zero_status_t measure_products(bench_t *b, probe_fn fn, double rate[FIT_S
     int last = b->sizes.n_products - 1;
     b->n = bench_last_edge(b);
     for (double s = 0.0; s < 1.0;) { /* until the slowest rank is warm */
-        TRY(probe_time(&b->probe, fn, b, &seconds));
+        ZERO_TRY(probe_time(&b->probe, fn, b, &seconds));
         s = clock_now_s() >= warm_until ? 1.0 : 0.0;
-        TRY(zero_comm_broadcast(b->probe.comm, &s, sizeof s, 0));
+        ZERO_TRY(zero_comm_broadcast(b->probe.comm, &s, sizeof s, 0));
     }
     for (int i = last; i >= 0; i--) {
         b->n = bench_edge(b, i);
         double n = (double)b->n, rows = (double)b->sizes.aspect * n;
-        TRY(probe_time(&b->probe, fn, b, &seconds));
+        ZERO_TRY(probe_time(&b->probe, fn, b, &seconds));
         rate[i] = 3.0 * 2.0 * rows * n * n / seconds;
     }
     for (int i = last + 1; i < FIT_SIZES; i++)
@@ -105,7 +105,7 @@ static zero_status_t measure_products(bench_t *b, probe_fn fn, double rate[FIT_S
 zero_status_t measure_half_products(bench_t *b, fit_rates_t *rates)
 {
     double rate[FIT_SIZES];
-    TRY(measure_products(b, multiply, rate));
+    ZERO_TRY(measure_products(b, multiply, rate));
     if (!b->probe.on_gpu)
         rates->half = line_through(b, rate, &rates->element);
     else
@@ -120,7 +120,7 @@ zero_status_t measure_single_products(bench_t *b, fit_rates_t *rates)
     double rate[FIT_SIZES];
     if (!b->probe.on_gpu)
         b->sizes.n_products = 2; /* the CPU's products are fp32 whatever the weights are */
-    TRY(measure_products(b, multiply, rate));
+    ZERO_TRY(measure_products(b, multiply, rate));
     rates->single = rate_of_large(b, rate, rates->element);
     return ZERO_OK;
 }
@@ -129,16 +129,16 @@ static zero_status_t prepare_fp8(bench_t *b)
 {
     const zero_model_kernels_t *k = b->kernels;
     size_t edge = bench_last_edge(b);
-    TRY(k->fp8_cast(&b->ctx, &b->x8, b->x, false, edge, edge));
-    TRY(k->fp8_cast(&b->ctx, &b->dy8, b->dy, false, edge, edge));
+    ZERO_TRY(k->fp8_cast(&b->ctx, &b->x8, b->x, false, edge, edge));
+    ZERO_TRY(k->fp8_cast(&b->ctx, &b->dy8, b->dy, false, edge, edge));
     return k->fp8_cast_weight(&b->ctx, &b->w8, bench_weight(b), false, edge, edge);
 }
 
 zero_status_t measure_fp8_products(bench_t *b, fit_rates_t *rates)
 {
     double rate[FIT_SIZES];
-    TRY(prepare_fp8(b));
-    TRY(measure_products(b, multiply_fp8, rate));
+    ZERO_TRY(prepare_fp8(b));
+    ZERO_TRY(measure_products(b, multiply_fp8, rate));
     rates->fp8 = rate[FIT_SIZES - 1];
     return ZERO_OK;
 }
@@ -165,7 +165,7 @@ static zero_status_t attend_back(void *args)
 static zero_status_t time_attention(bench_t *b, size_t seq_len, double *forward, double *backward)
 {
     b->at_len = seq_len;
-    TRY(probe_time(&b->probe, attend, b, forward));
+    ZERO_TRY(probe_time(&b->probe, attend, b, forward));
     return probe_time(&b->probe, attend_back, b, backward);
 }
 
@@ -181,10 +181,10 @@ static zero_status_t measure_attention(bench_t *b, fit_rates_t *rates)
 {
     double forward, backward, shorter[2];
     for (int i = 0; i < 2; i++) {
-        TRY(bench_use_heads(b, i == 0 ? 64 : 128, false));
-        TRY(time_attention(b, b->sizes.seq_len, &forward, &backward));
+        ZERO_TRY(bench_use_heads(b, i == 0 ? 64 : 128, false));
+        ZERO_TRY(time_attention(b, b->sizes.seq_len, &forward, &backward));
         if (i == 0) {
-            TRY(time_attention(b, b->sizes.seq_least, &shorter[0], &shorter[1]));
+            ZERO_TRY(time_attention(b, b->sizes.seq_least, &shorter[0], &shorter[1]));
             rates->tile = tile_of(b, shorter[0] + shorter[1], forward + backward);
         }
         double flops = 2.0 * (double)b->sizes.rows * (double)b->sizes.width * ((double)b->sizes.seq_len + rates->tile);
@@ -202,7 +202,7 @@ static zero_status_t pass_forward(bench_t *b)
     size_t rows = b->sizes.rows, dim = b->sizes.dim;
     zero_weight_t w = {.data = b->vectors, .dtype = b->probe.dtype};
     for (int norm = 0; norm < 2; norm++)
-        TRY(k->layernorm(&b->ctx, b->y, b->rows, b->rows + rows, b->dx, b->x, b->dy, w, w, 1e-5f, rows, dim));
+        ZERO_TRY(k->layernorm(&b->ctx, b->y, b->rows, b->rows + rows, b->dx, b->x, b->dy, w, w, 1e-5f, rows, dim));
     return k->gelu(&b->ctx, b->y, b->x, rows * b->sizes.ffn);
 }
 
@@ -214,11 +214,11 @@ static zero_status_t pass(void *args)
     zero_weight_t w = {.data = b->vectors, .dtype = b->probe.dtype};
     zero_grad_t dw = bench_gradient(b), dbias = dw, none = {0};
     dbias.data = (char *)dw.data + ffn * zero_dtype_size(dw.dtype);
-    TRY(pass_forward(b));
-    TRY(k->layernorm_backward(&b->ctx, b->dx, dw, dbias, none, NULL, b->dy, b->x, b->rows, b->rows + rows, w, w, rows,
-                              dim));
-    TRY(k->layernorm_backward(&b->ctx, b->dx, dw, dbias, none, NULL, b->dy, b->x, b->rows, b->rows + rows, w, w, rows,
-                              dim));
+    ZERO_TRY(pass_forward(b));
+    ZERO_TRY(k->layernorm_backward(&b->ctx, b->dx, dw, dbias, none, NULL, b->dy, b->x, b->rows, b->rows + rows, w, w,
+                                   rows, dim));
+    ZERO_TRY(k->layernorm_backward(&b->ctx, b->dx, dw, dbias, none, NULL, b->dy, b->x, b->rows, b->rows + rows, w, w,
+                                   rows, dim));
     return k->gelu_backward(&b->ctx, b->y, none, NULL, b->dy, b->x, rows, ffn);
 }
 
@@ -226,7 +226,7 @@ static zero_status_t measure_passes(bench_t *b, fit_rates_t *rates)
 {
     double seconds, rows = (double)b->sizes.rows;
     double act = (double)zero_dtype_size(b->kernels->activation_dtype(b->probe.dtype));
-    TRY(probe_time(&b->probe, pass, b, &seconds));
+    ZERO_TRY(probe_time(&b->probe, pass, b, &seconds));
     rates->pass = rows * (16.0 * (double)b->sizes.dim + 5.0 * (double)b->sizes.ffn) * act / seconds;
     return ZERO_OK;
 }
@@ -244,7 +244,7 @@ static zero_status_t measure_cast(bench_t *b, fit_rates_t *rates)
     double seconds;
     b->n = bench_last_edge(b);
     double n = (double)b->n, act = (double)zero_dtype_size(b->kernels->activation_dtype(b->probe.dtype));
-    TRY(probe_time(&b->probe, cast_fp8, b, &seconds));
+    ZERO_TRY(probe_time(&b->probe, cast_fp8, b, &seconds));
     rates->cast = n * n * (2.0 * act + 2.0) / seconds;
     return ZERO_OK;
 }
@@ -253,15 +253,15 @@ static zero_status_t measure_cast(bench_t *b, fit_rates_t *rates)
 
 static zero_status_t measure_half(bench_t *b, fit_rates_t *rates)
 {
-    TRY(bench_use_heads(b, 64, false));
-    TRY(measure_half_products(b, rates));
-    TRY(measure_passes(b, rates));
+    ZERO_TRY(bench_use_heads(b, 64, false));
+    ZERO_TRY(measure_half_products(b, rates));
+    ZERO_TRY(measure_passes(b, rates));
     return measure_attention(b, rates);
 }
 
 static zero_status_t measure_single(bench_t *b, fit_rates_t *rates)
 {
-    TRY(bench_use_heads(b, 64, false));
+    ZERO_TRY(bench_use_heads(b, 64, false));
     return measure_single_products(b, rates);
 }
 
@@ -269,10 +269,10 @@ static zero_status_t measure_single(bench_t *b, fit_rates_t *rates)
 static zero_status_t measure_fp8(bench_t *b, fit_rates_t *rates)
 {
     char why[ZERO_MODEL_WHY];
-    TRY(bench_use_heads(b, 64, true));
+    ZERO_TRY(bench_use_heads(b, 64, true));
     if (!b->kernels->fp8_is_available(&b->ctx, why))
         return ZERO_OK;
-    TRY(measure_fp8_products(b, rates));
+    ZERO_TRY(measure_fp8_products(b, rates));
     return measure_cast(b, rates);
 }
 
@@ -290,8 +290,8 @@ static zero_status_t measure_with(zero_comm_t *comm, zero_device_t *device, zero
 zero_status_t measure_kernels(zero_comm_t *comm, zero_device_t *device, fit_rates_t *rates)
 {
     bool on_gpu = zero_device_get_type(device) != ZERO_DEVICE_CPU;
-    TRY(measure_with(comm, device, ZERO_BF16, false, measure_half, rates));
-    TRY(measure_with(comm, device, ZERO_FP32, false, measure_single, rates));
+    ZERO_TRY(measure_with(comm, device, ZERO_BF16, false, measure_half, rates));
+    ZERO_TRY(measure_with(comm, device, ZERO_FP32, false, measure_single, rates));
     if (on_gpu)
         return measure_with(comm, device, ZERO_BF16, true, measure_fp8, rates);
     rates->fp8 = rates->half; /* the CPU multiplies what fp8 was rounded to */

@@ -4,9 +4,9 @@
 #include <stdio.h>
 
 #include "base/json_build.h"
+#include "train/planning/auto_settings.h"
 #include "train/planning/fit_command.h"
 #include "train/planning/plan_report.h"
-#include "train/planning/settle.h"
 #include "train/planning/show_fit.h"
 #include "train/report/report.h"
 
@@ -176,7 +176,7 @@ static void print_choice(const plan_report_t *report)
     printf("\nauto: %s\n", text);
 }
 
-void plan_print_people(const plan_report_t *report)
+void plan_print_readable(const plan_report_t *report)
 {
     print_choice(report);
     print_memory(report);

@@ -4,7 +4,7 @@
 #include <stdio.h>
 #include <string.h>
 
-bool plan_hosts_are_alike(const plan_report_t *report)
+bool plan_hosts_are_equal(const plan_report_t *report)
 {
     const plan_ranks_t *ranks = &report->ranks;
     const plan_traffic_t *traffic = &report->traffic;
@@ -109,7 +109,7 @@ static void print_traffic(const plan_report_t *report)
     if (ranks->n_hosts == 1)
         return;
     print_bytes("rank, from others", traffic->most_received);
-    const bool alike = plan_hosts_are_alike(report);
+    const bool alike = plan_hosts_are_equal(report);
     for (int host = 0; host < (alike ? 1 : ranks->n_hosts); host++) {
         char received[32] = "host, received", sent[32] = "host, sent";
         if (!alike) {

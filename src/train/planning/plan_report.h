@@ -51,13 +51,13 @@ plan_pcie_t plan_pcie(const plan_report_t *report, int stage);
  */
 uint64_t plan_save_copy_bytes(const plan_report_t *report);
 /* Returns whether every host receives and sends as much as host 0. */
-bool plan_hosts_are_alike(const plan_report_t *report);
+bool plan_hosts_are_equal(const plan_report_t *report);
 
 /* ---- plan print ---- */
 /* The three forms in which --plan shows its report: plan_report.c, plan_print.c. */
 
-void plan_print_bytes(const plan_report_t *report);  /* exact, a row each */
-void plan_print_people(const plan_report_t *report); /* GiB, and whether it fits */
+void plan_print_bytes(const plan_report_t *report);    /* exact, a row each */
+void plan_print_readable(const plan_report_t *report); /* GiB, and whether it fits */
 zero_status_t plan_print_json(const plan_report_t *report);
 
 #endif

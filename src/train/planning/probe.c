@@ -19,7 +19,7 @@
 
 static zero_status_t declare(probe_t *probe, const probe_sizes_t *sizes)
 {
-    TRY(zero_model_create(&probe->declaration));
+    ZERO_TRY(zero_model_create(&probe->declaration));
     for (int u = 0; u < sizes->n_units; u++) {
         char name[32];
         zero_unit_t unit;
@@ -27,8 +27,8 @@ static zero_status_t declare(probe_t *probe, const probe_sizes_t *sizes)
         snprintf(name, sizeof name, "unit.%d", u);
         zero_tensor_desc_t desc = {
             .name = name, .n_dims = 1, .shape = {sizes->unit_elems}, .init = ZERO_INIT_NORMAL, .init_std = 0.02f};
-        TRY(zero_model_add_unit(probe->declaration, name, &unit));
-        TRY(zero_model_add_tensor(probe->declaration, unit, &desc, &tensor));
+        ZERO_TRY(zero_model_add_unit(probe->declaration, name, &unit));
+        ZERO_TRY(zero_model_add_tensor(probe->declaration, unit, &desc, &tensor));
     }
     return ZERO_OK;
 }
@@ -40,9 +40,9 @@ static zero_status_t create(probe_t *probe, const probe_sizes_t *sizes)
     config.user_bytes = sizes->user_bytes;
     config.offload = sizes->host_update;
     config.offload_update = ZERO_OFFLOAD_UPDATE_HOST;
-    TRY(declare(probe, sizes));
-    TRY(zero_engine_create(probe->comm, probe->device, probe->declaration, &config, &probe->engine));
-    TRY(zero_init_parameters(probe->engine));
+    ZERO_TRY(declare(probe, sizes));
+    ZERO_TRY(zero_engine_create(probe->comm, probe->device, probe->declaration, &config, &probe->engine));
+    ZERO_TRY(zero_init_parameters(probe->engine));
     return zero_stream_create(probe->device, &probe->stream);
 }
 
@@ -124,11 +124,11 @@ zero_status_t probe_slowest(probe_t *probe, double *seconds)
 
 static zero_status_t time_calls(probe_t *probe, probe_fn fn, void *args, int n_calls, double *seconds)
 {
-    TRY(zero_comm_barrier(probe->comm));
+    ZERO_TRY(zero_comm_barrier(probe->comm));
     double begin = clock_now_s();
     for (int i = 0; i < n_calls; i++)
-        TRY(fn(args));
-    TRY(probe_wait(probe));
+        ZERO_TRY(fn(args));
+    ZERO_TRY(probe_wait(probe));
     *seconds = clock_now_s() - begin;
     return probe_slowest(probe, seconds); /* so all ranks count alike */
 }
@@ -137,16 +137,16 @@ zero_status_t probe_time(probe_t *probe, probe_fn fn, void *args, double *second
 {
     double taken, least;
     int n_calls = 1;
-    TRY(time_calls(probe, fn, args, 1, &taken)); /* the first call sets libraries up */
-    TRY(time_calls(probe, fn, args, 1, &taken));
+    ZERO_TRY(time_calls(probe, fn, args, 1, &taken)); /* the first call sets libraries up */
+    ZERO_TRY(time_calls(probe, fn, args, 1, &taken));
     while (taken < 0.5 * ROUND_S && n_calls < MOST_CALLS) {
         double wanted = fmin(ROUND_S / fmax(taken, 1e-9), 16.0);
         n_calls = (int)fmin(ceil(n_calls * fmax(wanted, 2.0)), MOST_CALLS);
-        TRY(time_calls(probe, fn, args, n_calls, &taken));
+        ZERO_TRY(time_calls(probe, fn, args, n_calls, &taken));
     }
     least = taken;
     for (int round = 1; round < (least > LONG_S ? 2 : ROUNDS); round++) {
-        TRY(time_calls(probe, fn, args, n_calls, &taken));
+        ZERO_TRY(time_calls(probe, fn, args, n_calls, &taken));
         least = fmin(least, taken);
     }
     *seconds = least / n_calls;

@@ -12,9 +12,10 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "base/json_build.h"
+#include "base/status.h"
 #include "base/system.h"
 #include "train/report/report.h"
-#include "base/json_build.h"
 
 #define MOST_BYTES (1 << 20)
 #define LEAST_RATE 1e-6 /* and its inverse: anything else was not measured */
@@ -246,7 +247,7 @@ zero_status_t fit_cache_save(const fit_measured_t *measured)
     if (!fit_cache_path(path))
         return report_rank_error(ZERO_ERROR_IO, "calibrate: nowhere to keep the rates: neither XDG_CACHE_HOME nor HOME "
                                                 "is an absolute path");
-    TRY(make_folders(path));
+    ZERO_TRY(make_folders(path));
     json_t *file = with_entry(measured);
     zero_status_t status = file ? replace(path, file) : report_rank_error(ZERO_ERROR_MEMORY, "calibrate: no memory");
     json_decref(file);
@@ -373,7 +374,7 @@ zero_status_t fit_rates_choose(zero_comm_t *comm, const fit_wanted_t *wanted, fi
     } first = {.is_known = true};
     if (zero_comm_rank(comm) == 0)
         first.is_known = fit_rates_look_up(wanted, &first.rates);
-    TRY(zero_comm_broadcast(comm, &first, sizeof first, 0));
+    ZERO_TRY(zero_comm_broadcast(comm, &first, sizeof first, 0));
     *rates = first.rates;
     *is_known = first.is_known;
     return ZERO_OK;

@@ -6,8 +6,8 @@
 #ifndef ZEROTRAIN_PREDICT_RATES_CACHE_H
 #define ZEROTRAIN_PREDICT_RATES_CACHE_H
 
-#include "train/planning/rates.h"
 #include "train/options/options.h"
+#include "train/planning/rates.h"
 
 #define FIT_CACHE_VERSION 2 /* another one is not read: what a rate means may have changed */
 

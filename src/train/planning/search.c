@@ -105,7 +105,7 @@ static zero_status_t plan_bytes(search_t *s, double ratio, int64_t keep, uint64_
     const zero_memory_t *plan;
     s->fit->options.zero.offload_ratio = ratio;
     s->fit->options.zero.keep = keep;
-    TRY(fit_plan_of(s->fit, &plan));
+    ZERO_TRY(fit_plan_of(s->fit, &plan));
     *bytes = zero_memory_total(plan);
     return ZERO_OK;
 }
@@ -115,12 +115,12 @@ static zero_status_t count_ratios(search_t *s)
 {
     const zero_memory_t *plan;
     if (s->open.ratio) {
-        TRY(fit_find_most_ratio(s->fit, &s->most_ratio));
+        ZERO_TRY(fit_find_most_ratio(s->fit, &s->most_ratio));
         s->n_ratios = (int)ceil(s->most_ratio * FIT_RATIOS) + 1;
         return ZERO_OK;
     }
     s->fit->options.zero.offload_ratio = s->choice.offload_ratio;
-    TRY(fit_plan_of(s->fit, &plan));
+    ZERO_TRY(fit_plan_of(s->fit, &plan));
     s->n_ratios = plan->pinned_bytes <= s->fit->host_budget ? 1 : 0;
     return ZERO_OK;
 }
@@ -140,15 +140,15 @@ static zero_status_t prepare(search_t *s)
     model_plan(&fit->model, &user);
     user.bytes[ZERO_MEMORY_ACTIVATIONS] = 0;
     s->fit->options.zero.keep = keep_of(s, 0);
-    TRY(count_ratios(s));
+    ZERO_TRY(count_ratios(s));
     for (int i = 0; i < s->n_ratios; i++) {
-        TRY(plan_bytes(s, ratio_of(s, i), keep_of(s, 0), &s->ratio_bytes[i]));
+        ZERO_TRY(plan_bytes(s, ratio_of(s, i), keep_of(s, 0), &s->ratio_bytes[i]));
         s->ratio_bytes[i] += zero_memory_total(&user);
     }
     uint64_t least, kept;
-    TRY(plan_bytes(s, ratio_of(s, 0), keep_of(s, 0), &least));
+    ZERO_TRY(plan_bytes(s, ratio_of(s, 0), keep_of(s, 0), &least));
     for (int64_t keep = 0; keep <= s->most_keep; keep++) {
-        TRY(plan_bytes(s, ratio_of(s, 0), keep_of(s, keep), &kept));
+        ZERO_TRY(plan_bytes(s, ratio_of(s, 0), keep_of(s, keep), &kept));
         s->keep_bytes[keep] = kept - least;
     }
     return ZERO_OK;

@@ -306,8 +306,8 @@ zero_status_t fit_write_svg(const char *path, const fit_report_t *report)
 {
     static const output_kind_t KIND = {"--svg", "the picture", begins_like_svg};
     FILE *file;
-    TRY(output_file_check(&KIND, path));
-    TRY(output_file_open(&KIND, path, &file));
+    ZERO_TRY(output_file_check(&KIND, path));
+    ZERO_TRY(output_file_open(&KIND, path, &file));
     zero_status_t status = output_file_empty(&KIND, path, file);
     if (status == ZERO_OK)
         draw(file, report);

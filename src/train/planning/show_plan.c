@@ -4,11 +4,11 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "train/planning/fit_command.h"
-#include "train/planning/rates_cache.h"
-#include "train/planning/settle.h"
 #include "train/model/model.h"
+#include "train/planning/auto_settings.h"
+#include "train/planning/fit_command.h"
 #include "train/planning/plan_report.h"
+#include "train/planning/rates_cache.h"
 #include "train/report/report.h"
 
 /* What a plan leaves open is planned at one end of its range. */
@@ -58,8 +58,8 @@ static zero_status_t plan_stages(const options_t *options, const plan_ranks_t *r
         config.offload &= choice.offload && stage > 0; /* stage 0 has none */
         if (choice.keep && config.keep == ZERO_KEEP_AUTO)
             config.keep = zero_model_n_units(model->declaration);
-        TRY(zero_plan(model->declaration, &config, (zero_device_type_t)options->device.type, ranks->memory_kind,
-                      ranks->n, &plans[stage]));
+        ZERO_TRY(zero_plan(model->declaration, &config, (zero_device_type_t)options->device.type, ranks->memory_kind,
+                           ranks->n, &plans[stage]));
         model_plan(model, &plans[stage]);
     }
     return ZERO_OK;
@@ -85,8 +85,8 @@ static zero_status_t plan_traffic(const options_t *options, const plan_ranks_t *
     for (int stage = 0; stage < PLAN_N_STAGES; stage++) {
         zero_config_t config = stage_config(options, ranks, stage);
         config.offload &= stage > 0;
-        TRY(zero_plan_traffic(model->declaration, &config, (zero_device_type_t)options->device.type,
-                              ranks->traffic_kind, ranks->n, ranks->hosts, traffic->ranks));
+        ZERO_TRY(zero_plan_traffic(model->declaration, &config, (zero_device_type_t)options->device.type,
+                                   ranks->traffic_kind, ranks->n, ranks->hosts, traffic->ranks));
         for (int rank = 0; rank < ranks->n; rank++) {
             const zero_traffic_t *of = &traffic->ranks[rank];
             uint64_t *local = &traffic->most_local[stage], *received = &traffic->most_received[stage];
@@ -113,11 +113,11 @@ static zero_status_t find_room(const options_t *o, zero_comm_t *comm, const zero
         return report_error(ZERO_ERROR_USAGE, "--gpu, --gpu-memory: this plan is for the CPU; for GPUs add --set "
                                               "device.type=cuda");
     if (on_cpu && needs_rates)
-        TRY(fit_rates_of_this_cpu(comm, rates));
+        ZERO_TRY(fit_rates_of_this_cpu(comm, rates));
     if (on_cpu)
-        TRY(fit_find_available(comm, device, &available));
+        ZERO_TRY(fit_find_available(comm, device, &available));
     else if (describes_gpu || needs_rates)
-        TRY(fit_describe_gpu(o, comm, rates, &available));
+        ZERO_TRY(fit_describe_gpu(o, comm, rates, &available));
     uint64_t known = is_known ? available : PLAN_ROOM_UNKNOWN;
     uint64_t to_plan = is_known ? zero_bytes_to_plan(available) : PLAN_ROOM_UNKNOWN;
     report->room = fit_limited(o, known);
@@ -136,7 +136,7 @@ static zero_status_t choose(options_t *o, const fit_rates_t *rates, plan_report_
     if (!fit_leaves_open(o))
         return ZERO_OK;
     if (report->room != PLAN_ROOM_UNKNOWN) {
-        TRY(fit_choose(o, &machine, report->choice.budget, &report->choice.point));
+        ZERO_TRY(fit_choose(o, &machine, report->choice.budget, &report->choice.point));
         report->choice.is_made = true;
         return ZERO_OK;
     }
@@ -152,20 +152,20 @@ static zero_status_t settle(options_t *o, zero_comm_t *comm, plan_report_t *repo
 {
     zero_device_t *device;
     fit_rates_t rates = {0};
-    TRY(find_ranks(o, comm, &report->ranks));
-    TRY(zero_device_create(ZERO_DEVICE_CPU, comm, &device));
+    ZERO_TRY(find_ranks(o, comm, &report->ranks));
+    ZERO_TRY(zero_device_create(ZERO_DEVICE_CPU, comm, &device));
     zero_status_t status = find_room(o, comm, device, &rates, report);
     zero_device_destroy(device);
-    TRY(status);
+    ZERO_TRY(status);
     return choose(o, &rates, report);
 }
 
 static zero_status_t make_report(const options_t *options, const model_t *model, plan_report_t *report)
 {
-    TRY(plan_stages(options, &report->ranks, model, (choice_t){.offload = true}, report->least));
-    TRY(plan_stages(options, &report->ranks, model, (choice_t){.offload = false}, report->without));
-    TRY(plan_stages(options, &report->ranks, model, (choice_t){.offload = true, .keep = true}, report->kept));
-    TRY(plan_traffic(options, &report->ranks, model, &report->traffic));
+    ZERO_TRY(plan_stages(options, &report->ranks, model, (choice_t){.offload = true}, report->least));
+    ZERO_TRY(plan_stages(options, &report->ranks, model, (choice_t){.offload = false}, report->without));
+    ZERO_TRY(plan_stages(options, &report->ranks, model, (choice_t){.offload = true, .keep = true}, report->kept));
+    ZERO_TRY(plan_traffic(options, &report->ranks, model, &report->traffic));
     report->n_params = zero_model_n_params(model->declaration);
     const zero_config_t config = stage_config(options, &report->ranks, 0); /* the same bytes at every stage */
     return zero_checkpoint_bytes(model->declaration, &config, &report->checkpoint_bytes);
@@ -176,7 +176,7 @@ static zero_status_t print_report(const plan_report_t *report)
     if (report->options->json)
         return plan_print_json(report);
     plan_print_bytes(report);
-    plan_print_people(report);
+    plan_print_readable(report);
     return ZERO_OK;
 }
 
@@ -184,7 +184,7 @@ static zero_status_t show(const plan_report_t *made, const zero_comm_t *comm)
 {
     plan_report_t report = *made;
     model_t model;
-    TRY(model_create(report.options, &model));
+    ZERO_TRY(model_create(report.options, &model));
     zero_status_t status = make_report(report.options, &model, &report);
     if (status == ZERO_OK && zero_comm_rank(comm) == 0)
         status = print_report(&report);

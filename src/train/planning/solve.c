@@ -43,7 +43,7 @@ static zero_status_t add_point(fit_t *fit, const fit_choice_t *choice, fit_resul
         return report_rank_error(ZERO_ERROR_MEMORY, "no memory for %d choices", result->n_points + 1);
     result->points = grown;
     memset(&grown[result->n_points], 0, sizeof *grown);
-    TRY(fit_evaluate(fit, choice, &grown[result->n_points]));
+    ZERO_TRY(fit_evaluate(fit, choice, &grown[result->n_points]));
     result->n_points++;
     return ZERO_OK;
 }
@@ -68,7 +68,7 @@ static zero_status_t add_groups(fit_t *fit, int64_t micro_batch, groups_t *group
     groups->all = grown;
     choice.micro_batch = micro_batch;
     for (choice.stage = first; choice.stage <= last; choice.stage++) {
-        TRY(fit_search(fit, &choice, &groups->all[groups->n], &n_added));
+        ZERO_TRY(fit_search(fit, &choice, &groups->all[groups->n], &n_added));
         groups->n += n_added;
     }
     return ZERO_OK;
@@ -81,7 +81,7 @@ static zero_status_t find_groups(fit_t *fit, groups_t *groups)
         return add_groups(fit, fit->asked.train.micro_batch, groups);
     for (int64_t m = next_divisor(share, 0); m > 0; m = next_divisor(share, m))
         if (is_allowed(fit, m))
-            TRY(add_groups(fit, m, groups));
+            ZERO_TRY(add_groups(fit, m, groups));
     return ZERO_OK;
 }
 
@@ -194,13 +194,13 @@ static void choose(fit_result_t *result, double within)
 static zero_status_t solve(fit_t *fit, groups_t *groups, fit_result_t *result)
 {
     double least_ms = INFINITY;
-    TRY(find_groups(fit, groups));
+    ZERO_TRY(find_groups(fit, groups));
     for (int g = 0; g < groups->n; g++)
         least_ms = fmin(least_ms, fastest_of(&groups->all[g]));
     double within = least_ms * (1.0 + FIT_TIE);
     const fit_group_t *chosen = simplest_group(groups, within);
     for (const fit_group_t *g = groups->all; g < groups->all + groups->n; g++)
-        TRY(add_point_of(fit, groups, g, g == chosen ? within : 0.0, result));
+        ZERO_TRY(add_point_of(fit, groups, g, g == chosen ? within : 0.0, result));
     if (result->n_points > 0)
         qsort(result->points, (size_t)result->n_points, sizeof *result->points, by_memory);
     choose(result, within);
@@ -255,7 +255,7 @@ static zero_status_t find_whether_fits(const fit_t *fit, const fit_choice_t *cho
     if (!is_countable(&o))
         return ZERO_OK;
     fit_choice_t changed = fit_choice_of(&o);
-    TRY(fit_create(&o, &fit->machine, fit->budget, &other));
+    ZERO_TRY(fit_create(&o, &fit->machine, fit->budget, &other));
     zero_status_t status = fit_evaluate(other, &changed, &point);
     fit_destroy(other);
     *fits = status == ZERO_OK && point.fits;
@@ -269,13 +269,13 @@ static zero_status_t find(const fit_t *fit, const fit_choice_t *choice, size_kin
     int64_t below = 0, above = 1; /* in units: fits, does not */
     bool fits = true;
     for (; fits && above * unit <= most; above = fits ? 2 * above : above) {
-        TRY(find_whether_fits(fit, choice, kind, above * unit, &fits));
+        ZERO_TRY(find_whether_fits(fit, choice, kind, above * unit, &fits));
         below = fits ? above : below;
     }
     above = above * unit > most ? most / unit + 1 : above;
     while (above - below > 1) {
         int64_t middle = below + (above - below) / 2;
-        TRY(find_whether_fits(fit, choice, kind, middle * unit, &fits));
+        ZERO_TRY(find_whether_fits(fit, choice, kind, middle * unit, &fits));
         if (fits)
             below = middle;
         else
@@ -289,9 +289,9 @@ zero_status_t fit_find_largest(const fit_t *fit, const fit_choice_t *choice, fit
 {
     int64_t seq_len = fit->asked.model.seq_len;
     fit_largest_t found = {0};
-    TRY(find(fit, choice, SIZE_MICRO_BATCH, 1, 1 << 20, &found.micro_batch));
-    TRY(find(fit, choice, SIZE_SEQ_LEN, FIT_SEQ_LEN_MULTIPLE, 1 << 24, &found.seq_len));
-    TRY(find(fit, choice, SIZE_LAYERS, 1, 10000, &found.layers));
+    ZERO_TRY(find(fit, choice, SIZE_MICRO_BATCH, 1, 1 << 20, &found.micro_batch));
+    ZERO_TRY(find(fit, choice, SIZE_SEQ_LEN, FIT_SEQ_LEN_MULTIPLE, 1 << 24, &found.seq_len));
+    ZERO_TRY(find(fit, choice, SIZE_LAYERS, 1, 10000, &found.layers));
     found.seq_len = found.seq_len < seq_len ? seq_len : found.seq_len; /* what is set fits, multiple or not */
     *largest = found;
     return ZERO_OK;

@@ -80,7 +80,7 @@ static off_t bytes_until(FILE *file, int64_t step)
 
 zero_status_t metrics_rewind(const char *path, int64_t step)
 {
-    TRY(metrics_check(path));
+    ZERO_TRY(metrics_check(path));
     if (!path[0] || !output_file_can_be_truncated(path))
         return ZERO_OK;
     FILE *file = fopen(path, "re");

@@ -9,6 +9,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "base/status.h"
 #include "base/system.h"
 #include "train/report/report.h"
 
@@ -70,7 +71,7 @@ zero_status_t output_file_check(const output_kind_t *kind, const char *path)
         return errno == ENOENT ? ZERO_OK : fail(kind, path, strerror(errno));
     if (standard_stream(&info) >= 0)
         return ZERO_OK;
-    TRY(check_type(kind, path, &info));
+    ZERO_TRY(check_type(kind, path, &info));
     if (!S_ISREG(info.st_mode))
         return ZERO_OK;
     int fd = ZERO_RETRY(open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK));
@@ -102,11 +103,11 @@ static zero_status_t settle(const output_kind_t *kind, const char *path, int fd)
     int flags = fcntl(fd, F_GETFL);
     if (fstat(fd, &info) != 0 || flags < 0)
         return fail(kind, path, strerror(errno));
-    TRY(check_type(kind, path, &info));
+    ZERO_TRY(check_type(kind, path, &info));
     if (S_ISREG(info.st_mode)) {
         if ((flags & O_ACCMODE) != O_RDWR)
             return fail(kind, path, "it has become another file");
-        TRY(check_content(kind, path, fd));
+        ZERO_TRY(check_content(kind, path, fd));
     }
     if (fcntl(fd, F_SETFL, flags & ~O_NONBLOCK) != 0) /* from here on, wait for a slow reader */
         return fail(kind, path, strerror(errno));
@@ -132,9 +133,9 @@ zero_status_t output_file_open(const output_kind_t *kind, const char *path, FILE
     bool is_there = stat(path, &info) == 0;
     int fd, stream = is_there ? standard_stream(&info) : -1;
     if (is_there && stream < 0)
-        TRY(check_type(kind, path, &info));
+        ZERO_TRY(check_type(kind, path, &info));
     if (stream < 0)
-        TRY(open_path(kind, path, is_there ? &info : NULL, &fd));
+        ZERO_TRY(open_path(kind, path, is_there ? &info : NULL, &fd));
     else if ((fd = fcntl(stream, F_DUPFD_CLOEXEC, STDERR_FILENO + 1)) < 0)
         return fail(kind, path, strerror(errno));
     if (!output_file_can_be_truncated(path))

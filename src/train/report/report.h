@@ -12,6 +12,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "base/status.h"
 #include "zero.h"
 
 /* ---- report line ---- */
@@ -94,12 +95,5 @@ zero_status_t report_agree(zero_comm_t *comm, zero_status_t mine);
 
 /* Returns zerotrain's exit code: 0 for ZERO_OK, 2 for ZERO_ERROR_USAGE, 1 for the rest. */
 int report_exit_code(zero_status_t status);
-
-#define TRY(call)                                                                                                      \
-    do {                                                                                                               \
-        zero_status_t try_status = (call);                                                                             \
-        if (try_status != ZERO_OK)                                                                                     \
-            return try_status;                                                                                         \
-    } while (0)
 
 #endif

@@ -184,7 +184,7 @@ static char *event_path(const char *directory)
 
 static zero_status_t open_file(const char *directory, tensorboard_t *tensorboard)
 {
-    TRY(make_directories(directory));
+    ZERO_TRY(make_directories(directory));
     char *path = event_path(directory);
     FILE *file = path ? fopen(path, "ae") : NULL; /* append: never overwrite another run's file */
     zero_status_t status =
@@ -202,7 +202,7 @@ static zero_status_t write_begin(tensorboard_t *tensorboard, int64_t resumed_at)
     message_t record;
     begin_event(&record);
     put_bytes(&record, EVENT_FILE_VERSION, version, sizeof version - 1);
-    TRY(write_event(tensorboard, &record));
+    ZERO_TRY(write_event(tensorboard, &record));
     if (resumed_at == 0)
         return ZERO_OK;
     begin_event(&record);

@@ -280,7 +280,7 @@ zero_status_t trace_pause(trace_t *trace, zero_device_t *device)
     if (!trace || !trace->is_paced || trace->open_step == 0)
         return ZERO_OK;
     trace_host(trace, TRACE_HOST, trace->open_step, trace->open_ms, clock_now_ms());
-    TRY(zero_device_synchronize(device));
+    ZERO_TRY(zero_device_synchronize(device));
     trace->open_ms = clock_now_ms();
     return ZERO_OK;
 }
@@ -315,9 +315,9 @@ static zero_status_t clock_lead_ms(zero_comm_t *comm, double *lead_ms)
     if (zero_comm_local_size(comm) == zero_comm_size(comm))
         return ZERO_OK;
     for (int i = 0; i < N_CLOCK_ROUNDS; i++) {
-        TRY(zero_comm_barrier(comm));
+        ZERO_TRY(zero_comm_barrier(comm));
         double mine = clock_now_ms(), first = mine;
-        TRY(zero_comm_broadcast(comm, &first, sizeof first, 0));
+        ZERO_TRY(zero_comm_broadcast(comm, &first, sizeof first, 0));
         leads[i] = mine - first;
     }
     qsort(leads, N_CLOCK_ROUNDS, sizeof *leads, by_value);
@@ -371,7 +371,7 @@ static zero_status_t send_spans(const trace_t *trace, int rank, uint64_t n_spans
         size_t n = n_spans - first < CHUNK_SPANS ? (size_t)(n_spans - first) : CHUNK_SPANS;
         if (zero_comm_rank(trace->comm) == rank)
             copy_out(trace, first, n, chunk);
-        TRY(zero_comm_broadcast(trace->comm, chunk, n * sizeof *chunk, rank));
+        ZERO_TRY(zero_comm_broadcast(trace->comm, chunk, n * sizeof *chunk, rank));
         if (trace->file)
             write_spans(trace, rank, first_step, chunk, n);
     }
@@ -382,12 +382,12 @@ static zero_status_t write_together(trace_t *trace)
 {
     int n_ranks = zero_comm_size(trace->comm), me = zero_comm_rank(trace->comm);
     double lead_ms;
-    TRY(clock_lead_ms(trace->comm, &lead_ms));
+    ZERO_TRY(clock_lead_ms(trace->comm, &lead_ms));
     shift(trace, trace->origin_ms + lead_ms);
     trace->kept[me] = (double)n_kept(trace);
     trace->lost[me] = (double)trace->lost_step;
-    TRY(zero_comm_sum(trace->comm, trace->kept, (size_t)n_ranks));
-    TRY(zero_comm_sum(trace->comm, trace->lost, (size_t)n_ranks));
+    ZERO_TRY(zero_comm_sum(trace->comm, trace->kept, (size_t)n_ranks));
+    ZERO_TRY(zero_comm_sum(trace->comm, trace->lost, (size_t)n_ranks));
     uint64_t first_step = 1;
     for (int rank = 0; rank < n_ranks; rank++)
         if ((uint64_t)trace->lost[rank] >= first_step)
@@ -400,7 +400,7 @@ static zero_status_t write_together(trace_t *trace)
     for (int rank = 0; rank < n_ranks; rank++) {
         if (trace->file)
             trace_file_name_rank(trace->file, rank);
-        TRY(send_spans(trace, rank, (uint64_t)trace->kept[rank], first_step));
+        ZERO_TRY(send_spans(trace, rank, (uint64_t)trace->kept[rank], first_step));
     }
     if (trace->file)
         trace_file_end(trace->file, n_ranks, first_step);

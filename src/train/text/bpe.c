@@ -261,12 +261,12 @@ static zero_status_t merge_word(const bpe_t *bpe, const char *bytes, size_t n_by
     if (bpe->is_of_chars)
         begin_with_chars(bpe, bytes, n_bytes, word);
     else
-        TRY(begin_with_bytes(bpe, bytes, n_bytes, word));
+        ZERO_TRY(begin_with_bytes(bpe, bytes, n_bytes, word));
     for (int32_t i = 0; i + 1 < word->n_symbols; i++)
         consider(bpe, word, i);
     merge_all(bpe, word);
     for (int32_t i = word->n_symbols > 0 ? 0 : -1; i >= 0; i = word->symbols[i].next)
-        TRY(tokens_add(tokens, word->symbols[i].token));
+        ZERO_TRY(tokens_add(tokens, word->symbols[i].token));
     return ZERO_OK;
 }
 
@@ -300,7 +300,7 @@ zero_status_t bpe_encode(const bpe_t *bpe, const char *word, size_t n_bytes, tok
     const bool is_cut = bpe->is_of_chars && !bpe->has_inner_mark && bpe_find(bpe, BPE_MARK, N_MARK) >= 0;
     for (size_t begin = 0, end; begin < n_bytes; begin = end) {
         end = is_cut ? next_mark(word, begin, n_bytes) : n_bytes;
-        TRY(encode_word(bpe, word + begin, end - begin, tokens));
+        ZERO_TRY(encode_word(bpe, word + begin, end - begin, tokens));
     }
     return ZERO_OK;
 }

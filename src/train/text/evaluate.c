@@ -27,13 +27,13 @@ zero_status_t held_out_open(const options_t *options, zero_comm_t *comm, const c
     *held_out = (held_out_t){0};
     spec.global_batch = spec.micro_batch * spec.world_size; /* a round */
     spec.seed = SAMPLE_SEED;
-    TRY(report_agree(comm, data_open(&spec, &held_out->data)));
+    ZERO_TRY(report_agree(comm, data_open(&spec, &held_out->data)));
     held_out->n_sequences = data_n_sequences(held_out->data);
     if (n_most < held_out->n_sequences) {
         held_out->n_sequences = n_most;
         data_shuffle(held_out->data);
     }
-    TRY(report_agree(comm, data_check_targets(held_out->data, held_out->n_sequences)));
+    ZERO_TRY(report_agree(comm, data_check_targets(held_out->data, held_out->n_sequences)));
     held_out->losses = calloc((size_t)spec.world_size, sizeof *held_out->losses);
     return zero_comm_agree(
         comm, held_out->losses ? ZERO_OK : report_rank_error(ZERO_ERROR_MEMORY, "held-out data: no memory for losses"));
@@ -65,12 +65,12 @@ static zero_status_t own_pass(held_out_t *held_out, session_t *session, int64_t 
     const int64_t first = (round * zero_comm_size(session->comm) + zero_comm_rank(session->comm)) * micro;
     const int64_t left = held_out->n_sequences - first, n = left < 0 ? 0 : left < micro ? left : micro;
     const bool is_whole = passes_are_whole(session->options);
-    TRY(data_batch(held_out->data, round, 0, &batch->inputs, &batch->targets));
+    ZERO_TRY(data_batch(held_out->data, round, 0, &batch->inputs, &batch->targets));
     batch->starts = data_starts(held_out->data);
     if (is_whole && n < micro)
         data_leave_out(held_out->data, n);
-    TRY(model_loss_of(&session->model, (size_t)(is_whole ? micro : n > 0 ? n : 1), *batch, 1.0));
-    TRY(model_take_loss(&session->model, loss));
+    ZERO_TRY(model_loss_of(&session->model, (size_t)(is_whole ? micro : n > 0 ? n : 1), *batch, 1.0));
+    ZERO_TRY(model_take_loss(&session->model, loss));
     *n_sequences = n;
     if (n == 0)
         *loss = 0.0;
@@ -93,21 +93,21 @@ zero_status_t held_out_sum(held_out_t *held_out, session_t *session,
     const int64_t each = session->options->train.micro_batch * n_ranks;
     double counted = 0.0;
     *loss = 0.0;
-    TRY(model_clear_loss(&session->model));
+    ZERO_TRY(model_clear_loss(&session->model));
     for (int64_t round = 0; round * each < held_out->n_sequences; round++) {
         model_batch_t batch;
         int64_t n = 0;
         for (int r = 0; r < n_ranks; r++)
             held_out->losses[r] = 0.0;
-        TRY(own_pass(held_out, session, round, &batch, &n, &held_out->losses[rank]));
+        ZERO_TRY(own_pass(held_out, session, round, &batch, &n, &held_out->losses[rank]));
         counted += (double)count(batch.targets, n * session->options->model.seq_len);
         if (visit)
             visit(user, &batch, n * session->options->model.seq_len);
-        TRY(zero_comm_sum(session->comm, held_out->losses, (size_t)n_ranks));
+        ZERO_TRY(zero_comm_sum(session->comm, held_out->losses, (size_t)n_ranks));
         for (int r = 0; r < n_ranks; r++)
             *loss += held_out->losses[r];
     }
-    TRY(zero_comm_sum(session->comm, &counted, 1));
+    ZERO_TRY(zero_comm_sum(session->comm, &counted, 1));
     *n_counted = (int64_t)counted;
     return ZERO_OK;
 }
@@ -133,9 +133,9 @@ typedef struct evaluation {
 static zero_status_t open_data(evaluation_t *e)
 {
     const options_t *o = e->options;
-    TRY(held_out_open(o, e->comm, o->data.val, INT64_MAX, &e->held_out));
+    ZERO_TRY(held_out_open(o, e->comm, o->data.val, INT64_MAX, &e->held_out));
     model_files_t files;
-    TRY(report_agree(e->comm, model_files_read(o->model.init, &files)));
+    ZERO_TRY(report_agree(e->comm, model_files_read(o->model.init, &files)));
     const uint64_t tokenizer = files.tokenizer;
     model_files_free(&files);
     return report_agree(e->comm, data_check_tokenizer(e->held_out.data, tokenizer));
@@ -177,9 +177,9 @@ static void count_bytes(void *user, const model_batch_t *batch, int64_t n_target
 
 static zero_status_t compute(evaluation_t *e)
 {
-    TRY(held_out_sum(&e->held_out, &e->session, e->bytes_of ? count_bytes : NULL, e, &e->loss, &e->n_tokens));
+    ZERO_TRY(held_out_sum(&e->held_out, &e->session, e->bytes_of ? count_bytes : NULL, e, &e->loss, &e->n_tokens));
     double n_bytes = (double)e->n_bytes;
-    TRY(zero_comm_sum(e->comm, &n_bytes, 1));
+    ZERO_TRY(zero_comm_sum(e->comm, &n_bytes, 1));
     e->n_bytes = (int64_t)n_bytes;
     return ZERO_OK;
 }

@@ -96,8 +96,8 @@ static zero_status_t next_token(model_t *model, zero_comm_t *comm, const sample_
 {
     const int seq_len = (int)model->options->model.seq_len, context = n < seq_len ? n : seq_len;
     const int vocab_size = (int)model->options->model.vocab_size;
-    TRY(n > seq_len ? model_logits(model, tokens + n - context, (size_t)context, scratch->logits)
-                    : model_next_logits(model, tokens, (size_t)n, scratch->logits));
+    ZERO_TRY(n > seq_len ? model_logits(model, tokens + n - context, (size_t)context, scratch->logits)
+                         : model_next_logits(model, tokens, (size_t)n, scratch->logits));
     tokens[n] = draw_token(scratch->logits, vocab_size, spec, random, &scratch->draw);
     return zero_comm_broadcast(comm, &tokens[n], sizeof tokens[n], 0);
 }
@@ -162,10 +162,10 @@ static zero_status_t encode_prompt(const options_t *options, prompt_t *prompt)
     const char *given = options->generate.prompt;
     size_t n_bytes = given ? strlen(given) : 0;
     if (!given)
-        TRY(read_text(options->generate.prompt_file, &text, &n_bytes));
+        ZERO_TRY(read_text(options->generate.prompt_file, &text, &n_bytes));
     zero_status_t status = tokenizer_encode(prompt->tokenizer, given ? given : text, n_bytes, true, &prompt->tokens);
     free(text);
-    TRY(status);
+    ZERO_TRY(status);
     if (prompt->tokens.n == 0)
         return report_error(ZERO_ERROR_USAGE, "generate: the prompt is empty: give at least one character");
     return ZERO_OK;
@@ -173,8 +173,8 @@ static zero_status_t encode_prompt(const options_t *options, prompt_t *prompt)
 
 zero_status_t generate_read_prompt(options_t *options, prompt_t *prompt)
 {
-    TRY(tokenizer_open(options->model.init, options->model.vocab_size, &prompt->tokenizer));
-    TRY(encode_prompt(options, prompt));
+    ZERO_TRY(tokenizer_open(options->model.init, options->model.vocab_size, &prompt->tokenizer));
+    ZERO_TRY(encode_prompt(options, prompt));
     const int64_t n_prompt = (int64_t)prompt->tokens.n, n_all = n_prompt + options->generate.max_tokens;
     const int64_t longest = options->model.longest;
     char limit[96];
@@ -202,7 +202,7 @@ void prompt_close(prompt_t *prompt)
     prompt->tokenizer = NULL;
 }
 
-void generate_settle(options_t *options)
+void generate_choose(options_t *options)
 {
     if (options->train.precision == PRECISION_OF_DEVICE)
         options->train.precision = options->device.type == ZERO_DEVICE_CPU ? ZERO_FP32 : ZERO_BF16;
@@ -296,12 +296,12 @@ static zero_status_t continue_prompt(session_t *session, generation_t *g)
     int n_all = 0;
     int32_t *tokens = malloc((size_t)(n_prompt + spec.n_tokens) * sizeof *tokens);
     g->began_s = clock_now_s();
-    TRY(zero_comm_agree(session->comm,
-                        tokens ? ZERO_OK : report_rank_error(ZERO_ERROR_MEMORY, "generate: no memory for tokens")));
+    ZERO_TRY(zero_comm_agree(
+        session->comm, tokens ? ZERO_OK : report_rank_error(ZERO_ERROR_MEMORY, "generate: no memory for tokens")));
     memcpy(tokens, g->prompt->tokens.at, (size_t)n_prompt * sizeof *tokens);
     zero_status_t status = sample_generate(&session->model, session->comm, &spec, tokens, n_prompt, &n_all);
     free(tokens);
-    TRY(status);
+    ZERO_TRY(status);
     if (report_is_speaker()) {
         print_text_end();
         fflush(stdout); /* before the line on stderr */

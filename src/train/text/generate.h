@@ -31,7 +31,7 @@ typedef struct prompt {
 zero_status_t generate_read_prompt(options_t *options, prompt_t *prompt);
 void prompt_close(prompt_t *prompt);
 /* Settles what depends on the device, once that is resolved. */
-void generate_settle(options_t *options);
+void generate_choose(options_t *options);
 
 /* Prints to stdout what the model adds, as it comes: the same text on any number of ranks and at every stage.
  * [collective] */

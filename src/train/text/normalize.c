@@ -164,7 +164,7 @@ static zero_status_t split_at_marks(const char *mark, const char *text, size_t n
         const size_t from = begin + 1;
         const char *next = memmem(text + from, n_bytes - from, mark, n_mark);
         end = next ? (size_t)(next - text) : n_bytes;
-        TRY(fn(user, text + begin, end - begin));
+        ZERO_TRY(fn(user, text + begin, end - begin));
     }
     return ZERO_OK;
 }

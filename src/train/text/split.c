@@ -367,9 +367,9 @@ static zero_status_t cut(const splitter_t *splitter, int step, pcre2_match_data 
             return report_rank_error(ZERO_ERROR_FORMAT, "tokenizer: PCRE2 gives up on the text with error %d", result);
         size_t begin = result < 0 ? n_bytes : found[0], end = result < 0 ? n_bytes : found[1];
         if (begin > done)
-            TRY(splitter_run(splitter, step + 1, text + done, begin - done, fn, user));
+            ZERO_TRY(splitter_run(splitter, step + 1, text + done, begin - done, fn, user));
         if (end > begin)
-            TRY(splitter_run(splitter, step + 1, text + begin, end - begin, fn, user));
+            ZERO_TRY(splitter_run(splitter, step + 1, text + begin, end - begin, fn, user));
         done = end;
     }
     return ZERO_OK;

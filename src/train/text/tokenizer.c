@@ -19,7 +19,7 @@
 static zero_status_t make_bytes(tokenizer_t *tokenizer)
 {
     tokenizer->tokens_are_bytes = true;
-    TRY(bpe_create(N_BYTES, 0, &tokenizer->bpe));
+    ZERO_TRY(bpe_create(N_BYTES, 0, &tokenizer->bpe));
     for (int byte = 0; byte < N_BYTES; byte++)
         if (!bpe_add_token(&tokenizer->bpe, byte, &(char){(char)byte}, 1))
             return report_rank_error(ZERO_ERROR_MEMORY, "tokenizer: no memory");
@@ -139,8 +139,8 @@ static zero_status_t cut_at_added(encoding_t *encoding, bool is_normalized, bool
             i++;
             continue;
         }
-        TRY(fn(encoding, is_first && done == 0, text + done, i - done));
-        TRY(tokens_add(encoding->tokens, added->id));
+        ZERO_TRY(fn(encoding, is_first && done == 0, text + done, i - done));
+        ZERO_TRY(tokens_add(encoding->tokens, added->id));
         i += added->n_bytes;
         done = i;
     }
@@ -151,7 +151,7 @@ static zero_status_t normalize_part(encoding_t *encoding, bool is_first, const c
 {
     char *normalized;
     size_t n_normalized;
-    TRY(normalizer_run(&encoding->tokenizer->normalizer, text, n_bytes, &normalized, &n_normalized));
+    ZERO_TRY(normalizer_run(&encoding->tokenizer->normalizer, text, n_bytes, &normalized, &n_normalized));
     zero_status_t status = cut_at_added(encoding, true, is_first, normalized, n_normalized, encode_part);
     free(normalized);
     return status;
@@ -162,10 +162,10 @@ zero_status_t tokenizer_encode(const tokenizer_t *tokenizer, const char *text, s
 {
     encoding_t encoding = {.tokenizer = tokenizer, .tokens = tokens};
     for (size_t i = 0; with_special && i < tokenizer->n_before; i++)
-        TRY(tokens_add(tokens, tokenizer->before[i]));
+        ZERO_TRY(tokens_add(tokens, tokenizer->before[i]));
     if (tokenizer->tokens_are_bytes) {
         for (size_t i = 0; i < n_bytes; i++)
-            TRY(tokens_add(tokens, (unsigned char)text[i]));
+            ZERO_TRY(tokens_add(tokens, (unsigned char)text[i]));
         return ZERO_OK;
     }
     size_t n_repaired;

@@ -6,14 +6,15 @@
  */
 #include <errno.h>
 #include <fcntl.h>
-#include <sys/stat.h>
-#include <unistd.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
 
-#include "train/report/report.h"
+#include "base/status.h"
 #include "base/system.h"
+#include "train/report/report.h"
 #include "train/report/utf8.h"
 #include "train/text/tokenizer_parts.h"
 
@@ -155,11 +156,11 @@ static zero_status_t take_model(file_t *file)
             return tokenizer_refuse(file, "model", absent[k], "BPE without it, here");
     if (!json_is_object(vocab) || !json_is_array(merges))
         return tokenizer_malformed(file, "model.vocab or model.merges");
-    TRY(bpe_create((size_t)file->vocab_size, json_array_size(merges), bpe));
+    ZERO_TRY(bpe_create((size_t)file->vocab_size, json_array_size(merges), bpe));
     bpe->takes_whole_words = json_is_true(json_object_get(file->model, "ignore_merges"));
     bpe->is_of_chars = !file->is_of_bytes;
-    json_object_foreach(vocab, name, value) TRY(take_token(file, name, value));
-    json_array_foreach(merges, i, value) TRY(take_merge(file, value));
+    json_object_foreach(vocab, name, value) ZERO_TRY(take_token(file, name, value));
+    json_array_foreach(merges, i, value) ZERO_TRY(take_merge(file, value));
     return file->is_of_bytes ? ZERO_OK : take_unknown(file);
 }
 
@@ -191,8 +192,8 @@ static zero_status_t take_added(file_t *file, const json_t *entry)
     *added = (added_token_t){.id = (int32_t)id,
                              .is_special = json_is_true(json_object_get(entry, "special")),
                              .is_normalized = json_is_true(json_object_get(entry, "normalized"))};
-    TRY(normalizer_run(added->is_normalized ? &tokenizer->normalizer : &as_it_is, content, strlen(content),
-                       &added->content, &added->n_bytes));
+    ZERO_TRY(normalizer_run(added->is_normalized ? &tokenizer->normalizer : &as_it_is, content, strlen(content),
+                            &added->content, &added->n_bytes));
     tokenizer->n_added++;
     return added->n_bytes > 0 ? ZERO_OK : tokenizer_malformed(file, "one of added_tokens");
 }
@@ -205,7 +206,7 @@ static zero_status_t take_all_added(file_t *file)
     if (!tokenizer->added)
         return report_rank_error(ZERO_ERROR_MEMORY, "tokenizer: no memory");
     for (size_t i = 0; i < json_array_size(list); i++)
-        TRY(take_added(file, json_array_get(list, i)));
+        ZERO_TRY(take_added(file, json_array_get(list, i)));
     qsort(tokenizer->added, tokenizer->n_added, sizeof *tokenizer->added, by_length);
     return ZERO_OK;
 }
@@ -241,7 +242,7 @@ static zero_status_t decode_all(file_t *file)
         return report_rank_error(ZERO_ERROR_MEMORY, "tokenizer: no memory for %zu tokens", bpe->n_tokens);
     for (size_t i = 0; i < bpe->n_tokens; i++)
         if (bpe->tokens[i].bytes)
-            TRY(decode_token(file, &bpe->tokens[i], &tokenizer->texts[i]));
+            ZERO_TRY(decode_token(file, &bpe->tokens[i], &tokenizer->texts[i]));
     return ZERO_OK;
 }
 
@@ -251,10 +252,10 @@ static zero_status_t take_all(file_t *file)
     for (size_t i = 0; i < sizeof absent / sizeof absent[0]; i++)
         if (tokenizer_is_set(file->root, absent[i]))
             return tokenizer_refuse(file, "the file", absent[i], "files without it");
-    TRY(tokenizer_read_forms(file));
-    TRY(take_model(file));
-    TRY(take_all_added(file));
-    TRY(tokenizer_read_splits(file));
+    ZERO_TRY(tokenizer_read_forms(file));
+    ZERO_TRY(take_model(file));
+    ZERO_TRY(take_all_added(file));
+    ZERO_TRY(tokenizer_read_splits(file));
     return file->is_of_bytes ? ZERO_OK : decode_all(file);
 }
 
@@ -277,7 +278,7 @@ static zero_status_t load(const char *path, json_t **root)
 zero_status_t tokenizer_read_file(const char *path, int64_t vocab_size, tokenizer_t *tokenizer)
 {
     json_t *root = NULL;
-    TRY(load(path, &root));
+    ZERO_TRY(load(path, &root));
     file_t file = {.path = path,
                    .vocab_size = vocab_size,
                    .root = root,

@@ -58,7 +58,7 @@ static zero_status_t for_each_part(file_t *file, const char *name, const char *l
         const char *inner = tokenizer_text_of(json_array_get(parts, i), "type");
         if (!inner)
             return tokenizer_malformed(file, name);
-        TRY(fn(file, json_array_get(parts, i), inner, json_array_size(parts) == 1));
+        ZERO_TRY(fn(file, json_array_get(parts, i), inner, json_array_size(parts) == 1));
     }
     return ZERO_OK;
 }
@@ -192,7 +192,7 @@ static zero_status_t take_post_processor(file_t *file, const json_t *part, const
         if (special && is_behind)
             return tokenizer_refuse(file, "post_processor", "a special token behind the text", "tokens before it");
         if (special)
-            TRY(take_special(file, part, special));
+            ZERO_TRY(take_special(file, part, special));
         else
             is_behind = true;
     }
@@ -264,13 +264,13 @@ static zero_status_t take_decoder(file_t *file, const json_t *part, const char *
 
 zero_status_t tokenizer_read_forms(file_t *file)
 {
-    TRY(for_each_part(file, "normalizer", "normalizers", take_normalizer));
+    ZERO_TRY(for_each_part(file, "normalizer", "normalizers", take_normalizer));
     return for_each_part(file, "decoder", "decoders", take_decoder);
 }
 
 zero_status_t tokenizer_read_splits(file_t *file)
 {
-    TRY(for_each_part(file, "pre_tokenizer", "pretokenizers", take_pre_tokenizer));
+    ZERO_TRY(for_each_part(file, "pre_tokenizer", "pretokenizers", take_pre_tokenizer));
     if (file->is_of_bytes && !file->splits_into_bytes)
         return tokenizer_refuse(file, "pre_tokenizer", "without ByteLevel, though the decoder has it",
                                 "both or none of them");

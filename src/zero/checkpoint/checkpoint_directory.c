@@ -10,11 +10,12 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "base/files.h"
+#include "base/log.h"
+#include "base/status.h"
 #include "base/system.h"
 #include "zero/checkpoint/checkpoint_listing.h"
 #include "zero/checkpoint/checkpoint_removal.h"
-#include "base/files.h"
-#include "base/log.h"
 
 #define PROBE_STEP 0          /* that is never saved */
 #define MOVED_SUFFIX ".moved" /* something that is not libzero's and had a step's name */

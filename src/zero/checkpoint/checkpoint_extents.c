@@ -5,10 +5,10 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "comm/comm.h"
-#include "base/files.h"
 #include "base/bytes.h"
+#include "base/files.h"
 #include "base/log.h"
+#include "comm/comm.h"
 
 /* ---- recording ---- */
 

@@ -5,9 +5,9 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/json_build.h"
 #include "base/log.h"
 #include "zero/checkpoint/safetensors.h"
-#include "base/json_build.h"
 
 #define LENGTH_BYTES 8
 /* Data begins at a multiple of this, as in files of Hugging Face's own writer. */
@@ -116,10 +116,11 @@ static zero_status_t check_names(const zero_model_t *model)
 {
     for (zero_tensor_t t = 0; t < model->n_tensors; t++)
         if (!zero_safetensors_name_is_safe(model->tensors[t].name))
-            return zero_fail_alike(ZERO_ERROR_ARGUMENT,
-                                   "tensor %d, '%s', cannot be saved: a name with '/', '..' or a control character "
-                                   "cannot be read back",
-                                   t, model->tensors[t].name);
+            return zero_fail_collective(
+                ZERO_ERROR_ARGUMENT,
+                "tensor %d, '%s', cannot be saved: a name with '/', '..' or a control character "
+                "cannot be read back",
+                t, model->tensors[t].name);
     return ZERO_OK;
 }
 

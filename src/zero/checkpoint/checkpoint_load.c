@@ -7,14 +7,14 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/files.h"
+#include "base/log.h"
 #include "zero/checkpoint/checkpoint_layout.h"
 #include "zero/checkpoint/checkpoint_open.h"
 #include "zero/checkpoint/safetensors.h"
-#include "zero/engine/engine_state.h"
 #include "zero/checkpoint/weights_directory.h"
+#include "zero/engine/engine_state.h"
 #include "zero/plan/optimizer.h"
-#include "base/files.h"
-#include "base/log.h"
 
 /* ---- finding the arrays ---- */
 

@@ -29,8 +29,8 @@ zero_status_t zero_checkpoint_parse_callers(const char *what, const char *text, 
     json_t *parsed = json_loads(text, JSON_REJECT_DUPLICATES, &error);
     if (!json_is_object(parsed)) {
         json_decref(parsed);
-        return zero_fail_alike(ZERO_ERROR_ARGUMENT, "zero_save_begin: %s is not a JSON object: %s", what,
-                               parsed ? "it is another value" : error.text);
+        return zero_fail_collective(ZERO_ERROR_ARGUMENT, "zero_save_begin: %s is not a JSON object: %s", what,
+                                    parsed ? "it is another value" : error.text);
     }
     *object = parsed;
     return ZERO_OK;
@@ -50,10 +50,11 @@ zero_status_t zero_checkpoint_state_check_optimizer(const json_t *object, const 
     const char *mine = zero_optimizer_name_of(config);
     if (saved && strcmp(saved, mine) == 0)
         return ZERO_OK;
-    return zero_fail_alike(ZERO_ERROR_FORMAT,
-                           "'%s': the checkpoint has the state of optimizer %s, and this run's is %s: resume with the "
-                           "same optimizer, or start anew from its weights alone",
-                           path, saved ? saved : "(no name)", mine);
+    return zero_fail_collective(
+        ZERO_ERROR_FORMAT,
+        "'%s': the checkpoint has the state of optimizer %s, and this run's is %s: resume with the "
+        "same optimizer, or start anew from its weights alone",
+        path, saved ? saved : "(no name)", mine);
 }
 
 zero_status_t zero_checkpoint_state_make(uint64_t step, const zero_config_t *config, const zero_step_state_t *state,
@@ -72,8 +73,8 @@ zero_status_t zero_checkpoint_state_make(uint64_t step, const zero_config_t *con
     json_decref(caller);
     if (!merged) {
         json_decref(made);
-        return zero_fail_alike(ZERO_ERROR_ARGUMENT,
-                               "zero_save_begin: state_json has one of libzero's own keys, or there is no memory");
+        return zero_fail_collective(ZERO_ERROR_ARGUMENT,
+                                    "zero_save_begin: state_json has one of libzero's own keys, or there is no memory");
     }
     *object = made;
     return ZERO_OK;
@@ -233,7 +234,7 @@ zero_status_t zero_host_copies_open(zero_comm_t *comm, const char *directory, ui
         return zero_comm_agree(comm,
                                zero_refuse_null("zero_host_copies_open", !directory ? "directory" : "checkpoint"));
     char *path = NULL;
-    ZERO_TRY(zero_host_copies_spread(comm, directory, step));
+    ZERO_TRY(zero_host_copies_scatter(comm, directory, step));
     ZERO_TRY(zero_comm_agree(comm, zero_checkpoints_path(directory, step, &path)));
     zero_status_t status = open_checkpoint(comm, path, true, checkpoint);
     free(path);

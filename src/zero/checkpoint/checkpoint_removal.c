@@ -11,9 +11,10 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "base/system.h"
 #include "base/files.h"
 #include "base/log.h"
+#include "base/status.h"
+#include "base/system.h"
 #include "zero/checkpoint/manifest.h"
 
 /* libzero makes one level. Each level of a deeper tree would need a descriptor. */

@@ -25,15 +25,15 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "zero/checkpoint/new_files.h"
-#include "base/system.h"
-#include "zero/checkpoint/checkpoint_extents.h"
-#include "zero/checkpoint/host_copies.h"
-#include "zero/checkpoint/state_copy.h"
-#include "zero/checkpoint/checkpoint_directory.h"
-#include "zero/engine/engine_state.h"
 #include "base/files.h"
 #include "base/log.h"
+#include "base/system.h"
+#include "zero/checkpoint/checkpoint_directory.h"
+#include "zero/checkpoint/checkpoint_extents.h"
+#include "zero/checkpoint/host_copies.h"
+#include "zero/checkpoint/new_files.h"
+#include "zero/checkpoint/state_copy.h"
+#include "zero/engine/engine_state.h"
 
 #define POLL_NS 2000000
 

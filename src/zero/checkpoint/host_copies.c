@@ -2,7 +2,7 @@
  *
  * What must hold: whenever the job is killed, every host has a whole checkpoint. A save removes the one before when all
  * hosts have the new one. The newest step that any host has counts, since each is complete; hosts that lack it get it
- * from another (host_copies_spread.c).
+ * from another (host_copies_scatter.c).
  */
 #include "zero/checkpoint/host_copies.h"
 
@@ -69,7 +69,7 @@ static zero_status_t look_for_others(const zero_comm_t *comm, const char *direct
     return ZERO_OK;
 }
 
-zero_status_t zero_host_copies_check_apart(zero_comm_t *comm, const char *directory)
+zero_status_t zero_host_copies_check_separate(zero_comm_t *comm, const char *directory)
 {
     const bool marks = comm->local_rank == 0;
     uint64_t job = (uint64_t)zero_now_ns() ^ (uint64_t)getpid() << 40;
@@ -309,7 +309,7 @@ zero_status_t zero_host_copies_prepare(zero_comm_t *comm, const char *directory,
 {
     ZERO_REQUIRE(comm);
     ZERO_TRY(zero_comm_agree(comm, directory ? ZERO_OK : zero_refuse_null("zero_host_copies_prepare", "directory")));
-    ZERO_TRY(zero_host_copies_check_apart(comm, directory));
+    ZERO_TRY(zero_host_copies_check_separate(comm, directory));
     ZERO_TRY(zero_comm_agree(comm, comm->local_rank == 0 ? prepare(directory, n_bytes, but) : ZERO_OK));
     if (comm->rank == 0 && !is_memory(directory))
         zero_log(ZERO_LOG_WARNING, "'%s' is on no tmpfs: checkpoints there are not in memory, but on a disk",

@@ -11,9 +11,9 @@ zero_status_t zero_host_copies_exchange(zero_comm_t *comm, const zero_chunk_t *c
                                         zero_chunk_fn take, void *user);
 
 /* Gives every host the checkpoint of a step that one host has. Does nothing if all have it, or none. [collective] */
-zero_status_t zero_host_copies_spread(zero_comm_t *comm, const char *directory, uint64_t step);
+zero_status_t zero_host_copies_scatter(zero_comm_t *comm, const char *directory, uint64_t step);
 
 /* Returns ZERO_ERROR_USAGE on a host whose directory is another host's, too. [collective] */
-zero_status_t zero_host_copies_check_apart(zero_comm_t *comm, const char *directory);
+zero_status_t zero_host_copies_check_separate(zero_comm_t *comm, const char *directory);
 
 #endif

@@ -14,9 +14,9 @@
 #include <unistd.h>
 
 #include "base/files.h"
+#include "base/json_build.h"
 #include "base/log.h"
 #include "zero/checkpoint/safetensors.h"
-#include "base/json_build.h"
 
 #define FORMAT "libzero checkpoint"
 #define VERSION 1

@@ -8,9 +8,9 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "kernels/shard.h"
 #include "base/files.h"
 #include "base/log.h"
+#include "kernels/shard.h"
 
 _Static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "safetensors data is little-endian, and is read as it is");
 

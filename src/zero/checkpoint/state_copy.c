@@ -4,10 +4,10 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "zero/engine/engine_state.h"
-#include "zero/runtime/addresses.h"
 #include "base/bytes.h"
 #include "base/log.h"
+#include "zero/engine/engine_state.h"
+#include "zero/runtime/addresses.h"
 
 /* Returns how many numbers this rank owns: weights and moments. */
 static size_t count_owned(const zero_context_t *context)

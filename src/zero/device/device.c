@@ -8,10 +8,10 @@
 #include <string.h>
 #include <time.h>
 
-#include "comm/comm.h"
-#include "base/system.h"
-#include "comm/gpu/transports.h"
 #include "base/log.h"
+#include "base/system.h"
+#include "comm/comm.h"
+#include "comm/gpu/transports.h"
 
 #ifndef ZERO_HAVE_CUDA
 /* Instead of device_cuda.c: a build without CUDA finds no GPU. */
@@ -23,7 +23,8 @@ int zero_device_cuda_count(void)
 zero_status_t zero_device_cuda_create(const zero_comm_t *comm, bool may_share, zero_device_t **device)
 {
     (void)comm, (void)may_share, (void)device;
-    return zero_fail_alike(ZERO_ERROR_USAGE, "this build has no CUDA: use the CPU, or build it on a machine with nvcc");
+    return zero_fail_collective(ZERO_ERROR_USAGE,
+                                "this build has no CUDA: use the CPU, or build it on a machine with nvcc");
 }
 #endif
 
@@ -111,8 +112,9 @@ zero_status_t zero_device_join_rails(zero_device_t *device, zero_comm_t *host, z
 static zero_status_t join(zero_device_t *device, zero_comm_t *comm, bool reduces, zero_comm_t **bulk)
 {
     if (comm->kind == ZERO_COMM_MPI && reduces)
-        return zero_fail_alike(ZERO_ERROR_USAGE, "nccl_reduction: MPI messages do not add gradients while they are "
-                                                 "transferred; take comm auto or nccl");
+        return zero_fail_collective(ZERO_ERROR_USAGE,
+                                    "nccl_reduction: MPI messages do not add gradients while they are "
+                                    "transferred; take comm auto or nccl");
     ZERO_TRY(comm->kind == ZERO_COMM_MPI ? zero_device_join_through_host(device, comm, bulk)
                                          : device->ops->join(device, comm, reduces, bulk));
     if (comm->rank == 0)
@@ -125,7 +127,8 @@ zero_status_t zero_device_comm_create(zero_device_t *device, zero_comm_t *comm, 
     if (device->ops->join)
         return join(device, comm, reduces, bulk);
     if (comm->kind == ZERO_COMM_NCCL)
-        return zero_fail_alike(ZERO_ERROR_USAGE, "NCCL is for GPUs, and the device is the CPU: use comm auto or mpi");
+        return zero_fail_collective(ZERO_ERROR_USAGE,
+                                    "NCCL is for GPUs, and the device is the CPU: use comm auto or mpi");
     *bulk = comm;
     return ZERO_OK;
 }
@@ -138,7 +141,7 @@ void zero_device_comm_destroy(zero_comm_t *comm, zero_comm_t *bulk)
 
 void zero_device_destroy(zero_device_t *device)
 {
-    if (device && zero_users_let_go(&device->users, "zero_device_destroy"))
+    if (device && zero_users_release(&device->users, "zero_device_destroy"))
         device->ops->destroy(device);
 }
 

@@ -10,11 +10,11 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/cuda_status.h"
+#include "base/log.h"
 #include "comm/comm.h"
 #include "comm/routes.h"
-#include "base/cuda_status.h"
 #include "zero/device/device.h"
-#include "base/log.h"
 
 static cudaStream_t as_cuda(zero_stream_t stream)
 {

@@ -66,7 +66,7 @@ static zero_status_t settle_offload_ratio(zero_context_t *context, zero_plan_tar
 }
 
 /* keep = auto: finds the largest number of units that fits on every rank, the smallest that any rank finds. */
-static zero_status_t settle_keep(zero_context_t *context, zero_plan_target_t target)
+static zero_status_t choose_keep(zero_context_t *context, zero_plan_target_t target)
 {
     zero_config_t *config = &context->config;
     uint64_t bytes = bytes_to_plan(context);
@@ -163,9 +163,9 @@ static zero_status_t settle_shard_group(zero_context_t *context)
     double n_odd = comm->local_size != first || comm->rank % first != comm->local_rank;
     ZERO_TRY(zero_comm_sum(comm, &n_odd, 1));
     if (n_odd > 0.0)
-        return zero_fail_alike(ZERO_ERROR_USAGE,
-                               "shard_group host: hosts have different numbers of ranks, or ranks of a "
-                               "host are not consecutive; take a number, or world");
+        return zero_fail_collective(ZERO_ERROR_USAGE,
+                                    "shard_group host: hosts have different numbers of ranks, or ranks of a "
+                                    "host are not consecutive; take a number, or world");
     config->shard_group = first;
     return ZERO_OK;
 }
@@ -178,7 +178,7 @@ zero_status_t zero_fit_plan(zero_context_t *context, zero_offload_t **offload)
                                                     zero_comm_get_kind(context->host_comm) == ZERO_COMM_MPI};
     ZERO_TRY(settle_shard_group(context));
     ZERO_TRY(settle_offload_ratio(context, target));
-    ZERO_TRY(settle_keep(context, target)); /* into what offload leaves free */
+    ZERO_TRY(choose_keep(context, target)); /* into what offload leaves free */
     ZERO_TRY(zero_arena_plan_create(context->model, &context->layout, &context->config, target, &context->plan));
     ZERO_TRY(zero_comm_agree(context->host_comm, check_fits(context)));
     ZERO_TRY(zero_comm_agree(context->host_comm, check_host_room(context))); /* no rank has taken any yet */

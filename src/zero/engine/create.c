@@ -70,12 +70,12 @@ zero_status_t zero_compare_across_ranks(zero_comm_t *comm, const zero_model_t *m
     for (int r = 1; r < comm->size && status == ZERO_OK; r++)
         for (int k = 0; k < 2 && status == ZERO_OK; k++)
             if (all[2 * r + k] != all[k])
-                status =
-                    zero_fail_alike(ZERO_ERROR_MISMATCH,
-                                    "rank %d has another %s than rank 0 (%016llx, not %016llx): give every rank the "
-                                    "same program and arguments",
-                                    r, k == 0 ? "declaration of units and tensors" : "configuration",
-                                    (unsigned long long)all[2 * r + k], (unsigned long long)all[k]);
+                status = zero_fail_collective(
+                    ZERO_ERROR_MISMATCH,
+                    "rank %d has another %s than rank 0 (%016llx, not %016llx): give every rank the "
+                    "same program and arguments",
+                    r, k == 0 ? "declaration of units and tensors" : "configuration",
+                    (unsigned long long)all[2 * r + k], (unsigned long long)all[k]);
     free(all);
     return status;
 }
@@ -86,9 +86,9 @@ zero_status_t zero_compare_number(zero_comm_t *comm, const char *what, int64_t n
     ZERO_TRY(comm->ops->host_all_gather(comm, &number, sizeof number, all));
     for (int r = 1; r < comm->size; r++)
         if (all[r] != all[0])
-            return zero_fail_alike(ZERO_ERROR_MISMATCH,
-                                   "%s: %s is %lld on rank %d and %lld on rank 0: it must be the same on every rank",
-                                   comm->call.name, what, (long long)all[r], r, (long long)all[0]);
+            return zero_fail_collective(
+                ZERO_ERROR_MISMATCH, "%s: %s is %lld on rank %d and %lld on rank 0: it must be the same on every rank",
+                comm->call.name, what, (long long)all[r], r, (long long)all[0]);
     return ZERO_OK;
 }
 
@@ -219,7 +219,7 @@ static void destroy(zero_engine_t *engine)
 
 void zero_engine_destroy(zero_engine_t *engine)
 {
-    if (engine && zero_users_let_go(&engine->users, "zero_engine_destroy"))
+    if (engine && zero_users_release(&engine->users, "zero_engine_destroy"))
         destroy(engine);
 }
 

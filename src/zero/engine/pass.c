@@ -101,7 +101,7 @@ zero_status_t zero_acquire(zero_engine_t *engine, zero_unit_t unit, zero_stream_
     if (has_grads(engine))
         ZERO_TRY(zero_gradients_prepare(engine->gradients, unit, stream));
     if (!is_backward(engine))
-        ZERO_TRY(zero_offload_reclaim_activations(engine->offload, unit, stream));
+        ZERO_TRY(zero_offload_return_activations(engine->offload, unit, stream));
     engine->acquired = true;
     context->streams.compute_end = 0;
     if (has_grads(engine))
@@ -155,7 +155,7 @@ static zero_status_t reduce(zero_engine_t *engine, zero_unit_t unit, zero_stream
     ZERO_TRY(zero_gradients_reduce(engine->gradients, unit, stream));
     if (context->progress.micro_step < context->config.micro_steps - 1)
         return ZERO_OK;
-    return zero_offload_lend_activations(engine->offload, unit, stream);
+    return zero_offload_borrow_activations(engine->offload, unit, stream);
 }
 
 zero_status_t zero_grad_ready(zero_engine_t *engine, zero_unit_t unit, zero_stream_t stream)

@@ -187,10 +187,10 @@ zero_status_t zero_engine_check_weights(zero_engine_t *engine, const char *call)
     if (!engine->weights_are_partial)
         return ZERO_OK;
     if (!engine->partial_weights_were_logged)
-        zero_fail_alike(ZERO_ERROR_ORDER,
-                        "%s: the weights are incomplete, because the last call that wrote them failed: "
-                        "zero_init_parameters, zero_set_state, zero_load_weights or zero_load must succeed first",
-                        call);
+        zero_fail_collective(ZERO_ERROR_ORDER,
+                             "%s: the weights are incomplete, because the last call that wrote them failed: "
+                             "zero_init_parameters, zero_set_state, zero_load_weights or zero_load must succeed first",
+                             call);
     engine->partial_weights_were_logged = true;
     return ZERO_ERROR_ORDER;
 }

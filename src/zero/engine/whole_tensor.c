@@ -111,8 +111,8 @@ static zero_status_t finish_gradients(zero_engine_t *engine, const request_t *re
 {
     zero_context_t *context = &engine->context;
     if (zero_plan_is_offloaded(&context->plan, context->model->tensors[request->tensor].owner))
-        return zero_fail_alike(ZERO_ERROR_UNSUPPORTED, "%s: the gradient of %s is offloaded", request->call,
-                               context->model->tensors[request->tensor].name);
+        return zero_fail_collective(ZERO_ERROR_UNSUPPORTED, "%s: the gradient of %s is offloaded", request->call,
+                                    context->model->tensors[request->tensor].name);
     ZERO_TRY(zero_device_synchronize(context->device));
     return zero_gradients_finish(engine->gradients, context->streams.gather);
 }

@@ -97,7 +97,7 @@ void zero_host_cores_share(const cpu_set_t *sets, int n_ranks, int rank, cpu_set
             continue;
         /* The ranks that could use this core, and which of them this rank is; the cores that the same ranks could use,
          * and which of them this one is. */
-        int n_takers = 0, taker = 0, n_alike = 0, at = 0;
+        int n_takers = 0, taker = 0, n_equal = 0, at = 0;
         for (int r = 0; r < n_ranks; r++)
             if (CPU_ISSET(core, &sets[r])) {
                 taker += r < rank;
@@ -106,9 +106,9 @@ void zero_host_cores_share(const cpu_set_t *sets, int n_ranks, int rank, cpu_set
         for (int other = 0; other < CPU_SETSIZE; other++)
             if (CPU_ISSET(other, &sets[rank]) && are_alike(sets, n_ranks, core, other)) {
                 at += other < core;
-                n_alike++;
+                n_equal++;
             }
-        if (at * n_takers / n_alike == taker && n_alike >= n_takers)
+        if (at * n_takers / n_equal == taker && n_equal >= n_takers)
             CPU_SET(core, share);
     }
 }

@@ -302,12 +302,12 @@ zero_status_t zero_offload_await_grads(zero_offload_t *offload, zero_unit_t unit
     return device->ops->stream_wait(device, stream, zero_offload_grads_left(offload, unit));
 }
 
-zero_status_t zero_offload_lend_activations(zero_offload_t *offload, zero_unit_t unit, zero_stream_t stream)
+zero_status_t zero_offload_borrow_activations(zero_offload_t *offload, zero_unit_t unit, zero_stream_t stream)
 {
     return offload && offload->backend->lend ? offload->backend->lend(offload, unit, stream) : ZERO_OK;
 }
 
-zero_status_t zero_offload_reclaim_activations(zero_offload_t *offload, zero_unit_t unit, zero_stream_t stream)
+zero_status_t zero_offload_return_activations(zero_offload_t *offload, zero_unit_t unit, zero_stream_t stream)
 {
     return offload && offload->backend->reclaim ? offload->backend->reclaim(offload, unit, stream) : ZERO_OK;
 }

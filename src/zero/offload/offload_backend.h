@@ -30,7 +30,7 @@ typedef struct zero_offload_backend {
     zero_status_t (*update)(zero_offload_t *offload);
     /* Queues what it takes until `arrived` of all units up to this one has been recorded. */
     zero_status_t (*queue_up_to)(zero_offload_t *offload, zero_unit_t unit);
-    /* As zero_offload_lend_activations, zero_offload_reclaim_activations. */
+    /* As zero_offload_borrow_activations, zero_offload_return_activations. */
     zero_status_t (*lend)(zero_offload_t *offload, zero_unit_t unit, zero_stream_t stream);
     zero_status_t (*reclaim)(zero_offload_t *offload, zero_unit_t unit, zero_stream_t stream);
     void (*cancel)(zero_offload_t *offload); /* as zero_offload_cancel */

@@ -87,20 +87,21 @@ static zero_status_t create_buffers(zero_offload_t *offload, const zero_user_blo
 {
     const zero_state_staging_plan_t *plan = plan_of(offload);
     zero_state_staging_t *staging = zero_state_staging_of(offload);
-    int n_idle = find_idle_buffers(offload, blocks, NULL), n_lent = n_idle < plan->n_chunks ? n_idle : plan->n_chunks;
+    int n_idle = find_idle_buffers(offload, blocks, NULL),
+        n_borrowed = n_idle < plan->n_chunks ? n_idle : plan->n_chunks;
     zero_state_buffer_t *buffers = calloc((size_t)(n_idle + plan->n_buffers) + 1, sizeof *buffers);
     staging->buffers = buffers;
     if (!buffers)
         return zero_fail(ZERO_ERROR_MEMORY, "no memory for offload's tables");
     find_idle_buffers(offload, blocks, buffers);
     qsort(buffers, (size_t)n_idle, sizeof *buffers, by_unit);
-    memmove(buffers, buffers + (n_idle - n_lent), (size_t)n_lent * sizeof *buffers);
+    memmove(buffers, buffers + (n_idle - n_borrowed), (size_t)n_borrowed * sizeof *buffers);
     for (int i = 0; i < plan->n_buffers; i++) {
         uint64_t offset = plan->buffers + (uint64_t)i * plan->buffer_bytes;
-        buffers[n_lent + i] = (zero_state_buffer_t){.memory = zero_context_private(offload->context, offset)};
+        buffers[n_borrowed + i] = (zero_state_buffer_t){.memory = zero_context_private(offload->context, offset)};
     }
-    staging->n_lent = n_lent;
-    staging->n_buffers = n_lent + plan->n_buffers;
+    staging->n_borrowed = n_borrowed;
+    staging->n_buffers = n_borrowed + plan->n_buffers;
     return create_events(offload);
 }
 
@@ -114,7 +115,7 @@ static zero_grads_at_t find_grads(const zero_offload_t *offload, int c)
     const zero_state_chunk_t *chunk = &staging->chunks[c];
     if (chunk->unit < offload->context->plan.host.first_sent)
         return ZERO_GRADS_REDUCED;
-    return c < staging->n_lent && chunk->buffer->last >= chunk->unit ? ZERO_GRADS_STAGED : ZERO_GRADS_ON_HOST;
+    return c < staging->n_borrowed && chunk->buffer->last >= chunk->unit ? ZERO_GRADS_STAGED : ZERO_GRADS_ON_HOST;
 }
 
 /* Prepares the chunk's AdamW. Its segments will be at `segments` on the device and are written to `copy`. They count
@@ -159,7 +160,7 @@ static size_t prepare_chunks(const zero_offload_t *offload, zero_adam_segment_t 
         const zero_offloaded_unit_t *offloaded = &offload->units[unit];
         for (uint64_t begin = offloaded->begin; begin < offloaded->end; begin += plan->chunk_elems, c++) {
             uint64_t n_left = offloaded->end - begin;
-            int b = c < staging->n_lent ? c : staging->n_lent + (c - staging->n_lent) % plan->n_buffers;
+            int b = c < staging->n_borrowed ? c : staging->n_borrowed + (c - staging->n_borrowed) % plan->n_buffers;
             zero_state_chunk_t *chunk = &staging->chunks[c];
             chunk->unit = unit;
             chunk->begin = begin;
@@ -183,7 +184,7 @@ static void log_chunks(const zero_offload_t *offload)
         zero_log(ZERO_LOG_INFO,
                  "offload: each device updates its offloaded state in %d chunks of at most %llu elements, %d of them "
                  "in idle activations",
-                 plan->n_chunks, (unsigned long long)plan->chunk_elems, zero_state_staging_of(offload)->n_lent);
+                 plan->n_chunks, (unsigned long long)plan->chunk_elems, zero_state_staging_of(offload)->n_borrowed);
 }
 
 zero_status_t zero_state_staging_create(zero_offload_t *offload)

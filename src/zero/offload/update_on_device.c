@@ -21,8 +21,8 @@
  * pass, which follows every unit's update.
  */
 #include "base/log.h"
-#include "zero/plan/optimizer.h"
 #include "zero/offload/state_staging.h"
+#include "zero/plan/optimizer.h"
 #include "zero/runtime/addresses.h"
 
 /* Chunks queued ahead: two gigabytes if chunks are of the largest size. */
@@ -108,14 +108,14 @@ static zero_status_t lend(zero_offload_t *offload, zero_unit_t unit, zero_stream
     zero_device_t *device = offload->context->device;
     zero_state_staging_t *staging = zero_state_staging_of(offload);
     bool is_idle = false;
-    for (int c = staging->n_lent - 1; c >= 0; c--) {
+    for (int c = staging->n_borrowed - 1; c >= 0; c--) {
         if (staging->buffers[c].last != unit)
             continue;
         if (!is_idle) {
             ZERO_TRY(device->ops->event_record(device, staging->idle, stream));
             ZERO_TRY(device->ops->stream_wait(device, offload->in_stream, staging->idle));
         }
-        is_idle = staging->buffers[c].is_lent = true;
+        is_idle = staging->buffers[c].is_borrowed = true;
         ZERO_TRY(fetch_state(offload, c));
     }
     return ZERO_OK;
@@ -128,7 +128,7 @@ static zero_status_t fetch_ahead(zero_offload_t *offload)
     if (staging->fetched_ahead)
         return ZERO_OK;
     staging->fetched_ahead = true;
-    for (int c = staging->n_lent; c < staging->n_buffers && c < offload->context->plan.state_staging.n_chunks; c++)
+    for (int c = staging->n_borrowed; c < staging->n_buffers && c < offload->context->plan.state_staging.n_chunks; c++)
         ZERO_TRY(fetch_state(offload, c));
     return ZERO_OK;
 }
@@ -177,10 +177,10 @@ static zero_status_t reclaim(zero_offload_t *offload, zero_unit_t unit, zero_str
 {
     zero_state_staging_t *staging = zero_state_staging_of(offload);
     int last = -1;
-    for (int c = 0; c < staging->n_lent; c++)
-        if (staging->buffers[c].first == unit && staging->buffers[c].is_lent) {
+    for (int c = 0; c < staging->n_borrowed; c++)
+        if (staging->buffers[c].first == unit && staging->buffers[c].is_borrowed) {
             last = c;
-            staging->buffers[c].is_lent = false;
+            staging->buffers[c].is_borrowed = false;
         }
     if (last < 0)
         return ZERO_OK;
@@ -205,8 +205,8 @@ static void cancel(zero_offload_t *offload)
 {
     zero_state_staging_t *staging = zero_state_staging_of(offload);
     staging->fetched_ahead = false;
-    for (int c = 0; c < staging->n_lent; c++)
-        staging->buffers[c].is_lent = false;
+    for (int c = 0; c < staging->n_borrowed; c++)
+        staging->buffers[c].is_borrowed = false;
 }
 
 const zero_offload_backend_t zero_offload_by_device = {

@@ -6,8 +6,8 @@
 #include <stdlib.h>
 
 #include "base/log.h"
-#include "zero/plan/optimizer.h"
 #include "zero/offload/offload_backend.h"
+#include "zero/plan/optimizer.h"
 #include "zero/runtime/addresses.h"
 
 /* One unit, for the pool. */

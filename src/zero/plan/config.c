@@ -59,10 +59,10 @@ static zero_status_t check_hooks(const zero_config_t *c)
 {
     ZERO_TRY(zero_check_reserved("zero_config_t", "hooks", c->hooks->reserved, sizeof c->hooks->reserved));
     if (!c->hooks->reduced && !c->hooks->updated)
-        return zero_fail_alike(ZERO_ERROR_USAGE, "hooks: at least one of reduced and updated must be a function");
+        return zero_fail_collective(ZERO_ERROR_USAGE, "hooks: at least one of reduced and updated must be a function");
     if (c->hooks->updated && c->offload)
-        return zero_fail_alike(ZERO_ERROR_USAGE,
-                               "hooks with offload: updated does not see offloaded state; leave out one of the two");
+        return zero_fail_collective(
+            ZERO_ERROR_USAGE, "hooks with offload: updated does not see offloaded state; leave out one of the two");
     return ZERO_OK;
 }
 
@@ -70,30 +70,31 @@ static zero_status_t check_own_optimizer(const zero_config_t *c)
 {
     const zero_own_optimizer_t *own = c->own_optimizer;
     if (!own || !own->name || !own->update)
-        return zero_fail_alike(ZERO_ERROR_USAGE, "optimizer own: own_optimizer must have a name and an update");
+        return zero_fail_collective(ZERO_ERROR_USAGE, "optimizer own: own_optimizer must have a name and an update");
     ZERO_TRY(zero_check_reserved("zero_config_t", "own_optimizer", own->reserved, sizeof own->reserved));
     if (!own->prepare != !own->whole)
-        return zero_fail_alike(ZERO_ERROR_USAGE,
-                               "optimizer %s: it has %s alone; whole matrices need prepare and whole, or neither",
-                               own->name, own->whole ? "whole" : "prepare");
+        return zero_fail_collective(ZERO_ERROR_USAGE,
+                                    "optimizer %s: it has %s alone; whole matrices need prepare and whole, or neither",
+                                    own->name, own->whole ? "whole" : "prepare");
     if (own->n_arrays < 1 || own->n_arrays > 2)
-        return zero_fail_alike(ZERO_ERROR_USAGE, "optimizer %s: n_arrays %d: it must be 1 or 2", own->name,
-                               own->n_arrays);
+        return zero_fail_collective(ZERO_ERROR_USAGE, "optimizer %s: n_arrays %d: it must be 1 or 2", own->name,
+                                    own->n_arrays);
     if (c->offload)
-        return zero_fail_alike(ZERO_ERROR_USAGE, "optimizer %s with offload: only libzero's own optimizers can be",
-                               own->name);
+        return zero_fail_collective(ZERO_ERROR_USAGE, "optimizer %s with offload: only libzero's own optimizers can be",
+                                    own->name);
     return ZERO_OK;
 }
 
 static zero_status_t check_muon(const zero_config_t *c)
 {
     if (!is_fraction(c->muon_momentum))
-        return zero_fail_alike(ZERO_ERROR_USAGE, "muon_momentum %g: it must be in [0, 1)", (double)c->muon_momentum);
+        return zero_fail_collective(ZERO_ERROR_USAGE, "muon_momentum %g: it must be in [0, 1)",
+                                    (double)c->muon_momentum);
     if (c->muon_steps < 1 || c->muon_steps > ZERO_MAX_MUON_STEPS)
-        return zero_fail_alike(ZERO_ERROR_USAGE, "muon_steps %d: it must be in 1..%d", c->muon_steps,
-                               ZERO_MAX_MUON_STEPS);
+        return zero_fail_collective(ZERO_ERROR_USAGE, "muon_steps %d: it must be in 1..%d", c->muon_steps,
+                                    ZERO_MAX_MUON_STEPS);
     if (c->optimizer == ZERO_OPTIMIZER_MUON && c->offload)
-        return zero_fail_alike(
+        return zero_fail_collective(
             ZERO_ERROR_USAGE,
             "optimizer muon with offload: its matrices are updated whole, on the device; turn offload "
             "off, or take adamw");
@@ -103,53 +104,56 @@ static zero_status_t check_muon(const zero_config_t *c)
 zero_status_t zero_config_check(const zero_config_t *c)
 {
     if (c->stage < 0 || c->stage > 3)
-        return zero_fail_alike(ZERO_ERROR_USAGE, "stage %d: it must be 0, 1, 2 or 3", c->stage);
+        return zero_fail_collective(ZERO_ERROR_USAGE, "stage %d: it must be 0, 1, 2 or 3", c->stage);
     if (c->dtype != ZERO_FP32 && c->dtype != ZERO_BF16 && c->dtype != ZERO_FP16)
-        return zero_fail_alike(ZERO_ERROR_USAGE, "dtype %d: it must be ZERO_FP32, ZERO_BF16 or ZERO_FP16",
-                               (int)c->dtype);
+        return zero_fail_collective(ZERO_ERROR_USAGE, "dtype %d: it must be ZERO_FP32, ZERO_BF16 or ZERO_FP16",
+                                    (int)c->dtype);
     if (c->gather_fp8 && c->dtype != ZERO_BF16)
-        return zero_fail_alike(ZERO_ERROR_USAGE, "gather_fp8 with dtype %s: it needs bf16", zero_dtype_name(c->dtype));
+        return zero_fail_collective(ZERO_ERROR_USAGE, "gather_fp8 with dtype %s: it needs bf16",
+                                    zero_dtype_name(c->dtype));
     if (c->micro_steps < 1)
-        return zero_fail_alike(ZERO_ERROR_USAGE, "micro_steps %d: it must be at least 1", c->micro_steps);
+        return zero_fail_collective(ZERO_ERROR_USAGE, "micro_steps %d: it must be at least 1", c->micro_steps);
     if (c->prefetch < 0)
-        return zero_fail_alike(ZERO_ERROR_USAGE, "prefetch %d: it must be at least 0", c->prefetch);
+        return zero_fail_collective(ZERO_ERROR_USAGE, "prefetch %d: it must be at least 0", c->prefetch);
     if (c->shard_group < ZERO_SHARD_GROUP_HOST)
-        return zero_fail_alike(ZERO_ERROR_USAGE, "shard_group %d: it must be ZERO_SHARD_GROUP_HOST or at least 0",
-                               c->shard_group);
+        return zero_fail_collective(ZERO_ERROR_USAGE, "shard_group %d: it must be ZERO_SHARD_GROUP_HOST or at least 0",
+                                    c->shard_group);
     if (c->keep < 0 && c->keep != ZERO_KEEP_AUTO)
-        return zero_fail_alike(ZERO_ERROR_USAGE, "keep %d: it must be at least 0, or ZERO_KEEP_AUTO", c->keep);
+        return zero_fail_collective(ZERO_ERROR_USAGE, "keep %d: it must be at least 0, or ZERO_KEEP_AUTO", c->keep);
     if ((unsigned)c->optimizer >= ZERO_N_OPTIMIZERS)
-        return zero_fail_alike(ZERO_ERROR_USAGE, "optimizer %d: it must be one of zero_optimizer_t", (int)c->optimizer);
+        return zero_fail_collective(ZERO_ERROR_USAGE, "optimizer %d: it must be one of zero_optimizer_t",
+                                    (int)c->optimizer);
     if (c->optimizer == ZERO_OPTIMIZER_OWN)
         ZERO_TRY(check_own_optimizer(c));
     if (c->hooks)
         ZERO_TRY(check_hooks(c));
     ZERO_TRY(check_muon(c));
     if (!is_fraction(c->momentum))
-        return zero_fail_alike(ZERO_ERROR_USAGE, "momentum %g: it must be in [0, 1)", (double)c->momentum);
+        return zero_fail_collective(ZERO_ERROR_USAGE, "momentum %g: it must be in [0, 1)", (double)c->momentum);
     if (!is_fraction(c->beta1) || !is_fraction(c->beta2))
-        return zero_fail_alike(ZERO_ERROR_USAGE, "beta1 %g, beta2 %g: both must be in [0, 1)", (double)c->beta1,
-                               (double)c->beta2);
+        return zero_fail_collective(ZERO_ERROR_USAGE, "beta1 %g, beta2 %g: both must be in [0, 1)", (double)c->beta1,
+                                    (double)c->beta2);
     if (!is_amount(c->eps) || c->eps == 0.0f) /* AdamW divides by it if all gradients so far were 0 */
-        return zero_fail_alike(ZERO_ERROR_USAGE, "eps %g: it must be above 0 and finite", (double)c->eps);
+        return zero_fail_collective(ZERO_ERROR_USAGE, "eps %g: it must be above 0 and finite", (double)c->eps);
     if (!is_amount(c->weight_decay) || !is_amount(c->grad_clip))
-        return zero_fail_alike(ZERO_ERROR_USAGE, "weight_decay %g, grad_clip %g: neither may be negative",
-                               (double)c->weight_decay, (double)c->grad_clip);
+        return zero_fail_collective(ZERO_ERROR_USAGE, "weight_decay %g, grad_clip %g: neither may be negative",
+                                    (double)c->weight_decay, (double)c->grad_clip);
     if (c->max_skipped_steps < 1)
-        return zero_fail_alike(ZERO_ERROR_USAGE, "max_skipped_steps %d: it must be at least 1", c->max_skipped_steps);
+        return zero_fail_collective(ZERO_ERROR_USAGE, "max_skipped_steps %d: it must be at least 1",
+                                    c->max_skipped_steps);
     if (!(c->initial_loss_scale >= 1.0f) || isinf(c->initial_loss_scale))
-        return zero_fail_alike(ZERO_ERROR_USAGE, "initial_loss_scale %g: it must be at least 1",
-                               (double)c->initial_loss_scale);
+        return zero_fail_collective(ZERO_ERROR_USAGE, "initial_loss_scale %g: it must be at least 1",
+                                    (double)c->initial_loss_scale);
     if (!(c->offload_ratio >= 0.0f && c->offload_ratio <= 1.0f) && c->offload_ratio != ZERO_OFFLOAD_AUTO)
-        return zero_fail_alike(ZERO_ERROR_USAGE, "offload_ratio %g: it must be in [0, 1], or ZERO_OFFLOAD_AUTO",
-                               (double)c->offload_ratio);
+        return zero_fail_collective(ZERO_ERROR_USAGE, "offload_ratio %g: it must be in [0, 1], or ZERO_OFFLOAD_AUTO",
+                                    (double)c->offload_ratio);
     if ((unsigned)c->offload_update > ZERO_OFFLOAD_UPDATE_HOST)
-        return zero_fail_alike(ZERO_ERROR_USAGE, "offload_update %d: it must be one of zero_offload_update_t",
-                               (int)c->offload_update);
+        return zero_fail_collective(ZERO_ERROR_USAGE, "offload_update %d: it must be one of zero_offload_update_t",
+                                    (int)c->offload_update);
     if (c->loss_scale_window < 1 || c->loss_scale_hysteresis < 1)
-        return zero_fail_alike(ZERO_ERROR_USAGE,
-                               "loss_scale_window %d, loss_scale_hysteresis %d: both must be at least 1",
-                               c->loss_scale_window, c->loss_scale_hysteresis);
+        return zero_fail_collective(ZERO_ERROR_USAGE,
+                                    "loss_scale_window %d, loss_scale_hysteresis %d: both must be at least 1",
+                                    c->loss_scale_window, c->loss_scale_hysteresis);
     /* The rest may differ between ranks. */
     if (c->user_bytes > (size_t)1 << 62) /* the plan stays below that, and their sum below 2^64 */
         return zero_fail(ZERO_ERROR_USAGE, "user_bytes %zu: more than any memory has", c->user_bytes);

@@ -101,7 +101,7 @@ static bool spares_padding(const zero_layout_t *layout, const extents_t *extents
 }
 
 /* Buffers are as large as the largest unit that uses them. Up to a sixteenth of waste is worth a buffer less. */
-static bool are_alike_in_size(uint64_t a, uint64_t b)
+static bool are_of_one_size(uint64_t a, uint64_t b)
 {
     uint64_t smaller = a < b ? a : b, larger = a < b ? b : a;
     return larger - smaller <= smaller / 16;
@@ -110,7 +110,7 @@ static bool are_alike_in_size(uint64_t a, uint64_t b)
 static bool can_take_turns(const zero_layout_t *layout, const extents_t *extents, zero_unit_t a, zero_unit_t b)
 {
     return zero_layout_has_fp8(layout, a) == zero_layout_has_fp8(layout, b) &&
-           are_alike_in_size(layout->units[a].flat_elems, layout->units[b].flat_elems) &&
+           are_of_one_size(layout->units[a].flat_elems, layout->units[b].flat_elems) &&
            spares_padding(layout, extents, a, b) && spares_padding(layout, extents, b, a);
 }
 
@@ -125,8 +125,8 @@ typedef struct buffer_class {
 static bool is_alike_in_frozen(const zero_layout_t *layout, const buffer_class_t *classes, int c, zero_unit_t unit)
 {
     uint64_t n_elems = layout->units[unit].frozen_flat_elems;
-    return are_alike_in_size(classes[c].least_frozen, n_elems) &&
-           are_alike_in_size(layout->buffer_frozen_elems[c], n_elems);
+    return are_of_one_size(classes[c].least_frozen, n_elems) &&
+           are_of_one_size(layout->buffer_frozen_elems[c], n_elems);
 }
 
 /* Returns the first class all of whose units so far can take turns with `unit`, or a new one. */
@@ -134,10 +134,9 @@ static int find_buffer_class(const zero_layout_t *layout, const extents_t *exten
                              zero_unit_t unit)
 {
     int c = 0;
-    while (c < layout->n_buffer_classes &&
-           (!are_alike_in_size(classes[c].least_elems, layout->units[unit].flat_elems) ||
-            !is_alike_in_frozen(layout, classes, c, unit) ||
-            !can_take_turns(layout, extents, classes[c].largest, unit)))
+    while (c < layout->n_buffer_classes && (!are_of_one_size(classes[c].least_elems, layout->units[unit].flat_elems) ||
+                                            !is_alike_in_frozen(layout, classes, c, unit) ||
+                                            !can_take_turns(layout, extents, classes[c].largest, unit)))
         c++;
     return c;
 }

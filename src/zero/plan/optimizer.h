@@ -1,8 +1,8 @@
 /* optimizer.h - the optimizers: one row each of what differs between them.
  *
  * All update a shard by its own elements alone, master weights in place, with the arguments of zero_adam_t. Muon does
- * so with what is no hidden matrix; step/muon_update.c updates those. What they keep of earlier steps is n_arrays arrays,
- * each with one number for every element: m, then v. The numbers are fp32, or in blocks (zero_block8_t).
+ * so with what is no hidden matrix; step/muon_update.c updates those. What they keep of earlier steps is n_arrays
+ * arrays, each with one number for every element: m, then v. The numbers are fp32, or in blocks (zero_block8_t).
  */
 #ifndef ZERO_OPTIMIZER_H
 #define ZERO_OPTIMIZER_H

@@ -69,7 +69,7 @@ static zero_status_t check_blocks(const zero_model_t *model, const zero_layout_t
     const uint64_t n = plan->array_format.block_elems;
     for (zero_tensor_t t = 0; t < model->n_tensors; t++)
         if (!model->tensors[t].frozen && layout->tensor_offsets[t] % n != 0)
-            return zero_fail_alike(
+            return zero_fail_collective(
                 ZERO_ERROR_USAGE,
                 "optimizer adamw8bit: tensor %s is packed behind %llu elements of its unit, which is "
                 "no multiple of %llu: two tensors would share a scale; take adamw, or other sizes",
@@ -99,16 +99,18 @@ static zero_status_t choose_group(zero_arena_plan_t *plan, const zero_layout_t *
     if (asked == ZERO_SHARD_GROUP_WORLD)
         return ZERO_OK;
     if (asked == ZERO_SHARD_GROUP_HOST)
-        return zero_fail_alike(ZERO_ERROR_USAGE, "shard_group host: only ranks know their hosts; plan with a number");
+        return zero_fail_collective(ZERO_ERROR_USAGE,
+                                    "shard_group host: only ranks know their hosts; plan with a number");
     if (n_ranks % asked != 0)
-        return zero_fail_alike(ZERO_ERROR_USAGE, "shard_group %d does not divide the %d ranks", asked, n_ranks);
+        return zero_fail_collective(ZERO_ERROR_USAGE, "shard_group %d does not divide the %d ranks", asked, n_ranks);
     if (!plan->stage.shard_params)
         return ZERO_OK;
     if (plan->transport_reduces && asked < n_ranks)
-        return zero_fail_alike(ZERO_ERROR_USAGE,
-                               "shard_group %d with nccl_reduction: NCCL gives each rank the sum of its own slice; "
-                               "take reduction ordered, or shard_group world",
-                               asked);
+        return zero_fail_collective(
+            ZERO_ERROR_USAGE,
+            "shard_group %d with nccl_reduction: NCCL gives each rank the sum of its own slice; "
+            "take reduction ordered, or shard_group world",
+            asked);
     plan->group = asked;
     return ZERO_OK;
 }
@@ -146,7 +148,7 @@ zero_status_t zero_arena_plan_create(const zero_model_t *model, const zero_layou
     ZERO_TRY_GOTO(allocate_tables(&made, layout), fail);
     ZERO_TRY_GOTO(count_buffers(&made, model, layout, config), fail);
     if (config->offload && !config->forward_only && config->stage == 0 && target.on_gpu) {
-        status = zero_fail_alike(
+        status = zero_fail_collective(
             ZERO_ERROR_USAGE, "offload at stage 0: there every rank holds all state, and so would every host several "
                               "times over; take stage 1, 2 or 3");
         goto fail;

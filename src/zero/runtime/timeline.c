@@ -3,8 +3,8 @@
 
 #include <stdlib.h>
 
-#include "base/system.h"
 #include "base/log.h"
+#include "base/system.h"
 
 /* An entry of the ring of timed events. */
 typedef struct entry {

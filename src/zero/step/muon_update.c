@@ -128,7 +128,7 @@ zero_status_t zero_muon_update_create(zero_context_t *context, const zero_matrix
     if (context->plan.muon.schedule.n_rounds == 0)
         return ZERO_OK;
     if (context->plan.muon.dtype == ZERO_BF16 && !context->device->kernels->orthogonalizer_create)
-        return zero_fail_alike(ZERO_ERROR_UNSUPPORTED, "optimizer muon: this device has no products in 16 bits");
+        return zero_fail_collective(ZERO_ERROR_UNSUPPORTED, "optimizer muon: this device has no products in 16 bits");
     zero_muon_update_t *made = calloc(1, sizeof *made);
     if (!made)
         return zero_fail(ZERO_ERROR_MEMORY, "no memory for an engine");

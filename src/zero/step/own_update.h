@@ -3,8 +3,8 @@
 #ifndef ZERO_OWN_UPDATE_H
 #define ZERO_OWN_UPDATE_H
 
-#include "zero/step/muon_update.h"
 #include "zero/runtime/tensor_groups.h"
+#include "zero/step/muon_update.h"
 
 /* What the functions of zero_own_matrices get. */
 typedef struct zero_own_step {

@@ -134,17 +134,18 @@ static zero_status_t check_agreed(const zero_results_t *results, const zero_step
     if (outcome->odd_rank == 0)
         return ZERO_OK;
     if (outcome->odd_lr)
-        return zero_fail_alike(ZERO_ERROR_MISMATCH,
-                               "ranks call different things: rank %u is in zero_step(engine %u, step %llu, lr %.9g), "
-                               "rank 0 is in zero_step(engine %u, step %llu, lr %.9g); nothing was updated",
-                               outcome->odd_rank, engine, step, (double)outcome->lr_of_odd, engine, step,
-                               (double)outcome->lr);
+        return zero_fail_collective(
+            ZERO_ERROR_MISMATCH,
+            "ranks call different things: rank %u is in zero_step(engine %u, step %llu, lr %.9g), "
+            "rank 0 is in zero_step(engine %u, step %llu, lr %.9g); nothing was updated",
+            outcome->odd_rank, engine, step, (double)outcome->lr_of_odd, engine, step, (double)outcome->lr);
     if (outcome->odd_groups)
-        return zero_fail_alike(ZERO_ERROR_MISMATCH,
-                               "zero_step(engine %u, step %llu): rank %u has other settings of tensors than rank 0: "
-                               "make the same calls of zero_set_group on every rank; nothing was updated",
-                               engine, step, outcome->odd_rank);
-    return zero_fail_alike(
+        return zero_fail_collective(
+            ZERO_ERROR_MISMATCH,
+            "zero_step(engine %u, step %llu): rank %u has other settings of tensors than rank 0: "
+            "make the same calls of zero_set_group on every rank; nothing was updated",
+            engine, step, outcome->odd_rank);
+    return zero_fail_collective(
         ZERO_ERROR_MISMATCH,
         "ranks call different things: rank %u came to zero_step(engine %u, step %llu) by other calls "
         "than rank 0 (zero_begin, zero_acquire, zero_grad_ready): another pass, unit or micro-step; "
@@ -190,7 +191,7 @@ zero_status_t zero_results_wait(zero_results_t *results, zero_step_result_t *res
         .exposed_comm_ms = exposed_ms,
     };
     if (outcome->skipped_in_row >= (uint32_t)context->config.max_skipped_steps)
-        return zero_fail_alike(
+        return zero_fail_collective(
             ZERO_ERROR_NONFINITE,
             "step %llu: gradients were not finite %u steps in a row; lower the learning rate or look "
             "at the data",

@@ -12,11 +12,11 @@
 #include <stdlib.h>
 
 #include "base/log.h"
-#include "zero/step/own_update.h"
-#include "zero/step/muon_update.h"
 #include "zero/plan/optimizer.h"
 #include "zero/runtime/addresses.h"
 #include "zero/step/gradients.h"
+#include "zero/step/muon_update.h"
+#include "zero/step/own_update.h"
 
 struct zero_update {
     zero_context_t *context;

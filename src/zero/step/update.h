@@ -2,12 +2,12 @@
 #ifndef ZERO_UPDATE_H
 #define ZERO_UPDATE_H
 
-#include "zero/step/gradients.h"
-#include "zero/step/parameters.h"
-#include "zero/step/results.h"
 #include "zero/offload/offload.h"
 #include "zero/runtime/context.h"
 #include "zero/runtime/tensor_groups.h"
+#include "zero/step/gradients.h"
+#include "zero/step/parameters.h"
+#include "zero/step/results.h"
 
 typedef struct zero_update zero_update_t;
 

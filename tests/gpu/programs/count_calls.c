@@ -11,8 +11,8 @@
 
 #include "base/system.h"
 #include "train/data/data.h"
-#include "train/model/model.h"
 #include "train/model/cuda_graphs.h"
+#include "train/model/model.h"
 
 #define FIRST_STEP 20 /* after warm-up, with all graphs captured */
 #define COUNTED_STEPS 20

@@ -1,6 +1,6 @@
 /* own_optimizer.cu - the kernels of own_optimizer.h: one thread for each element of a run, or row of a matrix. */
-#include <stdio.h>
 #include <cuda_runtime.h>
+#include <stdio.h>
 
 #include "tests/gpu/programs/own_optimizer.h"
 

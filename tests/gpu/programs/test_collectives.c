@@ -16,13 +16,13 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "comm/comm.h"
+#include "base/log.h"
 #include "base/system.h"
+#include "comm/comm.h"
+#include "tests/gpu/programs/collectives.h"
 #include "tests/support/clock.h"
 #include "tests/support/elements.h"
-#include "tests/gpu/programs/collectives.h"
 #include "zero/device/device.h"
-#include "base/log.h"
 
 static const size_t sizes[] = {0, 1, 17, 4095, 65537, 300007, (4 << 20) + 3};
 #define N_SIZES (sizeof sizes / sizeof sizes[0])

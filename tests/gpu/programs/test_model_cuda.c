@@ -18,8 +18,8 @@
 
 #include <cuda_runtime_api.h>
 
-#include "train/kernels/kernels.h"
 #include "tests/gpu/programs/kernels_fp64.h"
+#include "train/kernels/kernels.h"
 #define PROGRAM "test_model_cuda"
 #include "tests/gpu/support/need.h"
 

@@ -10,11 +10,11 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "base/system.h"
 #include "base/log.h"
+#include "base/system.h"
+#include "comm/communicator.h"
 #include "comm/gpu/transports.h"
 #include "comm/host/shared_block.h"
-#include "comm/communicator.h"
 #include "tests/mpi/expect.h"
 #include "tests/support/async_device.h"
 
@@ -121,10 +121,10 @@ static zero_status_t all_gather(zero_comm_t *comm, zero_lane_t lane, const zero_
 static void destroy(zero_comm_t *comm)
 {
     messages_t *messages = comm->transport;
-    if (!zero_comm_beside_host_failed(comm))
+    if (!zero_comm_gpu_failed(comm))
         OK(zero_comm_barrier(comm->host));
     zero_shared_block_destroy(messages->boxes);
-    zero_comm_beside_host_destroy(comm);
+    zero_comm_gpu_destroy(comm);
 }
 
 static const zero_comm_ops_t messages_ops = {
@@ -132,10 +132,10 @@ static const zero_comm_ops_t messages_ops = {
     .fence = zero_private_window_fence,
     .all_gather = all_gather,
     .exchange = exchange,
-    .host_all_gather = zero_comm_beside_host_all_gather,
-    .host_broadcast = zero_comm_beside_host_broadcast,
-    .check_peers = zero_comm_beside_host_check_peers,
-    .abort = zero_comm_beside_host_abort,
+    .host_all_gather = zero_comm_gpu_all_gather,
+    .host_broadcast = zero_comm_gpu_broadcast,
+    .check_peers = zero_comm_gpu_check_peers,
+    .abort = zero_comm_gpu_abort,
     .destroy = destroy,
 };
 
@@ -143,7 +143,7 @@ zero_comm_t *async_messages_create(zero_comm_t *host)
 {
     zero_comm_t *made, all = *host;
     all.hosts = NULL; /* all can map all boxes */
-    OK(zero_comm_beside_host_create(host, &messages_ops, sizeof(messages_t), &made));
+    OK(zero_comm_gpu_create(host, &messages_ops, sizeof(messages_t), &made));
     OK(zero_shared_block_create(&all, sizeof(box_t) * ZERO_N_LANES * (size_t)host->size, true, ZERO_LOG_ERROR,
                                 &((messages_t *)made->transport)->boxes));
     return made;

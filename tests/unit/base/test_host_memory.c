@@ -8,10 +8,10 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "tests/mpi/expect.h"
-#include "tests/support/support.h"
 #include "base/memory.h"
 #include "comm/host/shared_block.h"
+#include "tests/mpi/expect.h"
+#include "tests/support/support.h"
 
 #define RUN_LIMIT_S 60.0
 #define GIB ((uint64_t)1 << 30)

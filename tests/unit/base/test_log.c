@@ -4,9 +4,9 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/log.h"
 #include "tests/support/stderr_capture.h"
 #include "tests/support/support.h"
-#include "base/log.h"
 
 static const struct {
     const char *what, *text, *line;
@@ -151,7 +151,7 @@ START_TEST(a_failure_that_every_rank_finds_is_each_ranks_last_error)
     zero_log_set(ZERO_LOG_WARNING, on_line, NULL);
     last_line[0] = '\0';
     zero_log_set_rank(2);
-    zero_fail_alike(ZERO_ERROR_MISMATCH, "on all ranks");
+    zero_fail_collective(ZERO_ERROR_MISMATCH, "on all ranks");
     zero_log_set_rank(-1);
     ck_assert_str_eq(last_line, "");
     ck_assert_str_eq(zero_last_error(), "on all ranks");

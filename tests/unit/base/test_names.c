@@ -4,8 +4,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "tests/support/support.h"
 #include "base/names.h"
+#include "tests/support/support.h"
 
 #define MAX_NAMES 40
 #define NAME_BYTES 8

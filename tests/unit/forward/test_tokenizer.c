@@ -12,8 +12,8 @@
 
 #include "tests/support/support.h"
 #include "train/report/report.h"
-#include "train/text/tokenizer.h"
 #include "train/report/utf8.h"
+#include "train/text/tokenizer.h"
 
 #define SAMPLES "tests/reference/tokenizers/"
 #define VOCAB_SIZE 700

@@ -2,8 +2,8 @@
  * of scores; backward against the closed form in fp64 and, at a small size, against central differences. With documents
  * the reference is each document on its own.
  */
-#include "train/kernels/common.h"
 #include "tests/support/model_fixture.h"
+#include "train/kernels/common.h"
 
 typedef struct shape {
     size_t n_batch, seq_len, n_heads, n_kv_heads, head_dim;

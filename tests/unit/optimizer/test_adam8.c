@@ -6,9 +6,9 @@
 
 #include "kernels/adam8_tables.h"
 #include "kernels/step_math.h"
-#include "tests/unit/optimizer/adam8_fp64.h"
 #include "tests/support/shard_support.h"
 #include "tests/support/stderr_capture.h"
+#include "tests/unit/optimizer/adam8_fp64.h"
 
 #define N_ELEMS ((size_t)200003)
 #define N_BLOCKS ((N_ELEMS + ZERO_BLOCK8_ELEMS - 1) / ZERO_BLOCK8_ELEMS)

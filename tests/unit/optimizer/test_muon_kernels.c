@@ -7,8 +7,8 @@
 
 #include "kernels/shard_math.h"
 #include "kernels/step_math.h"
-#include "tests/unit/optimizer/muon_fp64.h"
 #include "tests/support/shard_support.h"
+#include "tests/unit/optimizer/muon_fp64.h"
 
 /* ---- Orthogonalizing ---- */
 

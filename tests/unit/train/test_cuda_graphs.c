@@ -9,8 +9,8 @@
 
 #include "tests/support/support.h"
 #include "tests/support/trainer.h"
-#include "train/model/cuda_graphs.h"
 #include "train/model/arch.h"
+#include "train/model/cuda_graphs.h"
 
 #define N_UNITS 2
 #define N_ELEMS 24
@@ -72,7 +72,7 @@ static zero_status_t replay(zero_model_context_t *ctx, zero_cuda_graph_t *record
 {
     ck_assert_ptr_null(the.being_made);
     for (int i = 0; i < recording->n_ops; i++)
-        TRY(put_grad(ctx, recording->ops[i].grad, recording->ops[i].sums, recording->ops[i].n_elems));
+        ZERO_TRY(put_grad(ctx, recording->ops[i].grad, recording->ops[i].sums, recording->ops[i].n_elems));
     the.n_replayed++;
     return ZERO_OK;
 }

@@ -7,9 +7,9 @@
 #include <time.h>
 
 #include "tests/support/support.h"
+#include "train/options/options_table.h"
 #include "train/planning/advice.h"
 #include "train/planning/solve.h"
-#include "train/options/options_table.h"
 
 /* A search is to take less than a second; sanitizers make it several times as slow. */
 #ifdef __SANITIZE_ADDRESS__

@@ -6,8 +6,8 @@
 #include <string.h>
 
 #include "tests/support/support.h"
-#include "train/planning/solve.h"
 #include "train/options/options_table.h"
+#include "train/planning/solve.h"
 #include "zero/plan/layout.h"
 #include "zero/plan/plan.h"
 

@@ -179,9 +179,9 @@ static zero_status_t linear_backward_weight(zero_model_context_t *ctx, zero_grad
                 sum += a[r * n_in + i] * d[r * n_out + o];
             sums[layout == ZERO_LINEAR_IN_OUT ? i * n_out + o : o * n_in + i] = (float)sum;
         }
-    TRY(k->put_grad(ctx, dweight, sums, n_in * n_out));
+    ZERO_TRY(k->put_grad(ctx, dweight, sums, n_in * n_out));
     if (dbias.data)
-        TRY(k->put_grad(ctx, dbias, columns, n_out));
+        ZERO_TRY(k->put_grad(ctx, dbias, columns, n_out));
     free(a);
     free(d);
     free(sums);
@@ -381,8 +381,8 @@ static zero_status_t poisoned_attention(zero_model_context_t *ctx, void *out, fl
                                         const zero_mask_t *mask, size_t n_batch, size_t seq_len, size_t n_heads,
                                         size_t n_kv_heads, size_t head_dim)
 {
-    TRY(zero_model_kernels_cpu()->attention(ctx, out, logsumexp, qkv, mask, n_batch, seq_len, n_heads, n_kv_heads,
-                                            head_dim));
+    ZERO_TRY(zero_model_kernels_cpu()->attention(ctx, out, logsumexp, qkv, mask, n_batch, seq_len, n_heads, n_kv_heads,
+                                                 head_dim));
     ((float *)out)[5] = poison;
     return ZERO_OK;
 }
@@ -391,8 +391,8 @@ static zero_status_t poisoned_backward(zero_model_context_t *ctx, void *dqkv, co
                                        const void *out, const float *logsumexp, const zero_mask_t *mask, size_t n_batch,
                                        size_t seq_len, size_t n_heads, size_t n_kv_heads, size_t head_dim)
 {
-    TRY(zero_model_kernels_cpu()->attention_backward(ctx, dqkv, dout, qkv, out, logsumexp, mask, n_batch, seq_len,
-                                                     n_heads, n_kv_heads, head_dim));
+    ZERO_TRY(zero_model_kernels_cpu()->attention_backward(ctx, dqkv, dout, qkv, out, logsumexp, mask, n_batch, seq_len,
+                                                          n_heads, n_kv_heads, head_dim));
     ((float *)dqkv)[5] = poison;
     return ZERO_OK;
 }

@@ -14,8 +14,8 @@
 #include "tests/support/stderr_capture.h"
 #include "tests/support/support.h"
 #include "tests/support/trainer.h"
-#include "train/text/draw.h"
 #include "train/model/arch.h"
+#include "train/text/draw.h"
 #include "zero/engine/engine.h"
 
 #define DIFFERENCE_STEP 1e-5
@@ -476,21 +476,21 @@ static zero_status_t poison_and_head(model_t *model)
 
 static zero_status_t embed_and_poison(model_t *model)
 {
-    TRY(real_ops(model)->embed_backward(model));
+    ZERO_TRY(real_ops(model)->embed_backward(model));
     poison(model, 0, false);
     return ZERO_OK;
 }
 
 static zero_status_t backward_and_poison(model_t *model, int layer)
 {
-    TRY(real_ops(model)->block_backward(model, layer));
+    ZERO_TRY(real_ops(model)->block_backward(model, layer));
     poison(model, layer + 1, false);
     return ZERO_OK;
 }
 
 static zero_status_t head_and_poison(model_t *model)
 {
-    TRY(real_ops(model)->head_backward(model));
+    ZERO_TRY(real_ops(model)->head_backward(model));
     poison(model, head_unit(model), false);
     return ZERO_OK;
 }

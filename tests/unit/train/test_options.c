@@ -348,6 +348,8 @@ START_TEST(the_dump_parses_back_to_the_same_options)
         options_t first = must_parse(MINIMAL, list);
         char *dump = printed(options_dump, &first);
         options_t second = must_parse(dump, NULL);
+        memset(first.given, 0, sizeof first.given); /* the dump gives every key */
+        memset(second.given, 0, sizeof second.given);
         ck_assert_mem_eq(&first, &second, sizeof first);
         free(dump);
     }

@@ -7,8 +7,8 @@
 #include <inttypes.h>
 #include <jansson.h>
 #include <math.h>
-#include <stdarg.h>
 #include <signal.h>
+#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -16,10 +16,10 @@
 #include <unistd.h>
 #include <xxhash.h>
 
-#include "tests/support/support.h"
 #include "tests/support/stderr_capture.h"
-#include "train/options/options_table.h"
+#include "tests/support/support.h"
 #include "train/data/resume_check.h"
+#include "train/options/options_table.h"
 
 #define RUN_LIMIT_S 60.0
 #define N_STEPS 20

@@ -14,8 +14,8 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "tests/unit/train/event_file.h"
 #include "tests/support/support.h"
+#include "tests/unit/train/event_file.h"
 
 #define RUN_LIMIT_S 60.0
 #define N_AT_ONCE 4

@@ -17,10 +17,10 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "base/memory.h"
 #include "tests/support/log_lines.h"
 #include "tests/support/scratch.h"
 #include "tests/support/session.h"
-#include "base/memory.h"
 #include "zero.h"
 
 /* ---- the model ---- */

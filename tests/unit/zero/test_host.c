@@ -7,13 +7,13 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/memory.h"
 #include "tests/support/async_device.h"
 #include "tests/support/checkpoint_session.h"
 #include "tests/support/stderr_capture.h"
 #include "tests/support/support.h"
-#include "base/memory.h"
-#include "zero/offload/host_pool.h"
 #include "zero/device/device.h"
+#include "zero/offload/host_pool.h"
 
 /* ---- cores ---- */
 

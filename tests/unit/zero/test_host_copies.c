@@ -10,9 +10,9 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "base/files.h"
 #include "tests/mpi/expect.h"
 #include "tests/support/checkpoint_session.h"
-#include "base/files.h"
 #include "zero/checkpoint/state_copy.h"
 #include "zero/plan/declaration.h"
 

@@ -114,7 +114,7 @@ static zero_status_t causal_forward(zero_model_context_t *ctx, const zero_attent
 {
     zero_scratch_t scratch = zero_cuda_scratch(ctx);
     void *workspace;
-    ZERO_TRY(zero_scratch_take(&scratch, ZERO_ATTENTION_CAUSAL_FORWARD_BYTES, &workspace));
+    ZERO_TRY(zero_scratch_alloc(&scratch, ZERO_ATTENTION_CAUSAL_FORWARD_BYTES, &workspace));
     ZERO_TRY_CUDA(zero_launch_attention_causal(zero_model_stream(ctx), zero_model_cuda(ctx)->dtype, out, logsumexp,
                                                workspace, qkv, s->n_batch, s->seq_len, s->n_heads, s->n_kv_heads,
                                                s->head_dim));
@@ -148,7 +148,7 @@ static zero_status_t causal_backward(zero_model_context_t *ctx, const zero_atten
 {
     zero_scratch_t scratch = zero_cuda_scratch(ctx);
     void *workspace;
-    ZERO_TRY(zero_scratch_take(&scratch, n_bytes, &workspace));
+    ZERO_TRY(zero_scratch_alloc(&scratch, n_bytes, &workspace));
     ZERO_TRY_CUDA(zero_launch_attention_causal_backward(zero_model_stream(ctx), zero_model_cuda(ctx)->dtype, dqkv,
                                                         workspace, dout, qkv, out, logsumexp, s->n_batch, s->seq_len,
                                                         s->n_heads, s->n_kv_heads, s->head_dim));
@@ -176,7 +176,7 @@ zero_status_t zero_cuda_attention_backward(zero_model_context_t *ctx, void *dqkv
 #endif
     zero_scratch_t scratch = zero_cuda_scratch(ctx);
     float *delta;
-    ZERO_TRY(zero_scratch_take(&scratch, n_batch * n_heads * seq_len * sizeof *delta, &delta));
+    ZERO_TRY(zero_scratch_alloc(&scratch, n_batch * n_heads * seq_len * sizeof *delta, &delta));
     bool mma = mma_serves(ctx, &shape) && all_aligned;
     ZERO_TRY_CUDA((mma ? zero_launch_attention_mma_backward : zero_launch_attention_backward)(
         zero_model_stream(ctx), zero_model_cuda(ctx)->dtype, dqkv, delta, dout, qkv, out, logsumexp, &effective,

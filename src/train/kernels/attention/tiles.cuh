@@ -11,9 +11,9 @@
 #ifndef ZERO_ATTENTION_TILES_CUH
 #define ZERO_ATTENTION_TILES_CUH
 
-#include "train/kernels/common.h"
 #include "train/kernels/attention/head.cuh"
 #include "train/kernels/attention/wgmma.cuh"
+#include "train/kernels/common.h"
 
 #define OTHER 64
 #define LOG2_E 1.44269504f

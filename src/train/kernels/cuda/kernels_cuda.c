@@ -112,7 +112,7 @@ static zero_status_t layernorm_backward(zero_model_context_t *ctx, void *dresidu
     ZERO_TRY(zero_check_weight(ctx, bias));
     size_t n_parts = zero_norm_parts(n_rows, dim, zero_dtype_size(weight.dtype));
     float *partials;
-    ZERO_TRY(zero_scratch_take(&scratch, n_parts * 3 * dim * sizeof *partials, &partials)); /* [n_parts, 3, dim] */
+    ZERO_TRY(zero_scratch_alloc(&scratch, n_parts * 3 * dim * sizeof *partials, &partials)); /* [n_parts, 3, dim] */
     ZERO_TRY_CUDA(zero_launch_layernorm_backward(stream, weight.dtype, dresidual, partials, y, dy, residual, mean, rstd,
                                                  weight.data, bias.data, n_rows, dim, ctx->absmax));
     ZERO_TRY_CUDA(zero_launch_put_partials(stream, grads, 3, partials, n_parts, dim));
@@ -139,7 +139,7 @@ static zero_status_t rmsnorm_backward(zero_model_context_t *ctx, void *dresidual
     ZERO_TRY(zero_check_weight(ctx, weight));
     size_t n_parts = zero_norm_parts(n_rows, dim, zero_dtype_size(weight.dtype));
     float *partials;
-    ZERO_TRY(zero_scratch_take(&scratch, n_parts * dim * sizeof *partials, &partials)); /* [n_parts, dim] */
+    ZERO_TRY(zero_scratch_alloc(&scratch, n_parts * dim * sizeof *partials, &partials)); /* [n_parts, dim] */
     ZERO_TRY_CUDA(zero_launch_rmsnorm_backward(stream, weight.dtype, dresidual, partials, y, dy, residual, rstd,
                                                weight.data, n_rows, dim, ctx->absmax));
     ZERO_TRY_CUDA(zero_launch_put_partials(stream, &dweight, 1, partials, n_parts, dim));
@@ -181,7 +181,7 @@ static zero_status_t head_norm_backward(zero_model_context_t *ctx, void *dqkv, z
     size_t n_parts = zero_head_norm_parts(n_rows);
     float *partials; /* [n_parts, 2, head_dim] */
     ZERO_TRY(check_head_norm(ctx, q_weight, k_weight, head_dim));
-    ZERO_TRY(zero_scratch_take(&scratch, n_parts * 2 * head_dim * sizeof *partials, &partials));
+    ZERO_TRY(zero_scratch_alloc(&scratch, n_parts * 2 * head_dim * sizeof *partials, &partials));
     ZERO_TRY_CUDA(zero_launch_head_norm_backward(stream, zero_model_cuda(ctx)->dtype, dqkv, partials, &norm));
     ZERO_TRY_CUDA(zero_launch_put_partials(stream, grads, 2, partials, n_parts, head_dim));
     return ZERO_OK;
@@ -235,7 +235,7 @@ static zero_status_t gelu_backward(zero_model_context_t *ctx, void *dx, zero_gra
     zero_scratch_t scratch = zero_cuda_scratch(ctx);
     size_t n_parts = zero_column_sum_parts(n_rows, width);
     float *partials;
-    ZERO_TRY(zero_scratch_take(&scratch, n_parts * width * sizeof *partials, &partials));
+    ZERO_TRY(zero_scratch_alloc(&scratch, n_parts * width * sizeof *partials, &partials));
     ZERO_TRY_CUDA(zero_launch_gelu_backward(stream, zero_model_cuda(ctx)->dtype, dx, partials, y, dy, x, n_rows, width,
                                             ctx->absmax));
     if (dcolumns.data != NULL)
@@ -279,11 +279,11 @@ static zero_status_t embed_backward(zero_model_context_t *ctx, zero_grad_t dtoke
     if (n_rows > INT32_MAX)
         return zero_fail(ZERO_ERROR_OVERFLOW, "%zu positions do not fit 31 bits", n_rows);
     zero_embed_entry_t *entries;
-    ZERO_TRY(zero_scratch_take(&scratch, zero_embed_entries_bytes(n_rows), &entries));
+    ZERO_TRY(zero_scratch_alloc(&scratch, zero_embed_entries_bytes(n_rows), &entries));
     float *partials;
-    ZERO_TRY(zero_scratch_take(&scratch, zero_embed_partials_bytes(n_rows, dim), &partials));
+    ZERO_TRY(zero_scratch_alloc(&scratch, zero_embed_partials_bytes(n_rows, dim), &partials));
     void *sort;
-    ZERO_TRY(zero_scratch_take(&scratch, zero_embed_sort_bytes(n_rows, vocab_size), &sort));
+    ZERO_TRY(zero_scratch_alloc(&scratch, zero_embed_sort_bytes(n_rows, vocab_size), &sort));
     if (!dtokens.accumulate)
         ZERO_TRY_CUDA(cudaMemsetAsync(dtokens.data, 0, vocab_size * dim * zero_dtype_size(dtokens.dtype), stream));
     ZERO_TRY_CUDA(zero_launch_embed_sort(stream, sort, entries, tokens, n_rows, vocab_size));

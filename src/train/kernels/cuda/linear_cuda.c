@@ -60,8 +60,8 @@ zero_status_t zero_cuda_sum_columns(zero_model_context_t *ctx, zero_grad_t sums,
 {
     zero_scratch_t scratch = zero_cuda_scratch(ctx);
     float *partials;
-    ZERO_TRY(zero_scratch_take(&scratch, zero_column_sum_parts(n_rows, n_columns) * n_columns * sizeof *partials,
-                               &partials));
+    ZERO_TRY(zero_scratch_alloc(&scratch, zero_column_sum_parts(n_rows, n_columns) * n_columns * sizeof *partials,
+                                &partials));
     ZERO_TRY_CUDA(zero_launch_column_sum(zero_model_stream(ctx), zero_model_cuda(ctx)->dtype, sums, x, partials, n_rows,
                                          n_columns));
     return ZERO_OK;

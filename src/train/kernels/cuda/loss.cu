@@ -8,8 +8,8 @@
  */
 #include <cooperative_groups.h>
 
-#include "train/kernels/cuda/pack.cuh"
 #include "train/kernels/common.h"
+#include "train/kernels/cuda/pack.cuh"
 
 #define THREADS 512
 #define WARPS (THREADS / ZERO_WARP)

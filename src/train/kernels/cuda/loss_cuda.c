@@ -128,12 +128,12 @@ zero_status_t zero_cuda_head_loss(zero_model_context_t *ctx, double *loss_sum, v
                    .dtype = weight.dtype};
     size_t size = zero_dtype_size(head.dtype), chunk = chunk_rows(n_rows, dim, vocab_size, head.dtype);
     bool narrow = dx != NULL && dweight.dtype != ZERO_FP32 && chunk < n_rows;
-    ZERO_TRY(zero_scratch_take(&scratch, chunk * head.stride * size, &head.logits));
+    ZERO_TRY(zero_scratch_alloc(&scratch, chunk * head.stride * size, &head.logits));
     double *losses;
-    ZERO_TRY(zero_scratch_take(&scratch, n_rows * sizeof *losses, &losses));
+    ZERO_TRY(zero_scratch_alloc(&scratch, n_rows * sizeof *losses, &losses));
     if (narrow) {
         void *sums;
-        ZERO_TRY(zero_scratch_take(&scratch, vocab_size * dim * sizeof(float), &sums));
+        ZERO_TRY(zero_scratch_alloc(&scratch, vocab_size * dim * sizeof(float), &sums));
         head.dweight = (zero_grad_t){.data = sums, .dtype = ZERO_FP32};
     }
 

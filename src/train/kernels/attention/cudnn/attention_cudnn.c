@@ -204,7 +204,7 @@ static sequences_t rows_of(const zero_attention_shape_t *s, const zero_attention
 static zero_status_t pad(cudaStream_t stream, zero_scratch_t *scratch, sequences_t q, const void *data, void *copy)
 {
     char *at;
-    ZERO_TRY(zero_scratch_take(scratch, q.n * q.padded, &at));
+    ZERO_TRY(zero_scratch_alloc(scratch, q.n * q.padded, &at));
     memcpy(copy, &at, sizeof at);
     ZERO_TRY_CUDA(cudaMemcpy2DAsync(at, q.padded, data, q.length, q.length, q.n, cudaMemcpyDeviceToDevice, stream));
     ZERO_TRY_CUDA(cudaMemset2DAsync(at + q.length, q.padded, 0, q.padded - q.length, q.n, stream));
@@ -262,8 +262,8 @@ zero_status_t zero_cudnn_attention(zero_model_context_t *ctx, const zero_attenti
         return forward(ctx, plans, out, logsumexp, qkv, scratch.next);
     sequences_t outs = sequences_of(s, p, s->n_heads * s->head_dim * size), rows = rows_of(s, p);
     ZERO_TRY(pad(stream, &scratch, sequences_of(s, p, zero_attention_width(s) * size), qkv, &c.qkv));
-    ZERO_TRY(zero_scratch_take(&scratch, outs.n * outs.padded, &c.out));
-    ZERO_TRY(zero_scratch_take(&scratch, rows.n * rows.padded, &c.lse));
+    ZERO_TRY(zero_scratch_alloc(&scratch, outs.n * outs.padded, &c.out));
+    ZERO_TRY(zero_scratch_alloc(&scratch, rows.n * rows.padded, &c.lse));
     ZERO_TRY(forward(ctx, plans, c.out, c.lse, c.qkv, scratch.next));
     ZERO_TRY(unpad(stream, outs, out, c.out));
     return unpad(stream, rows, logsumexp, c.lse);
@@ -348,7 +348,7 @@ zero_status_t zero_cudnn_attention_backward(zero_model_context_t *ctx, const zer
     size_t size = zero_dtype_size(zero_model_cuda(ctx)->dtype);
     backward_t t = {.dqkv = dqkv, .dout = dout, .qkv = qkv, .out = out, .logsumexp = logsumexp};
     copies_t c;
-    ZERO_TRY(zero_scratch_take(&scratch, zero_attention_delta_bytes(p), &t.delta));
+    ZERO_TRY(zero_scratch_alloc(&scratch, zero_attention_delta_bytes(p), &t.delta));
     if (p->seq_len == s->seq_len)
         return backward(ctx, plans, &t, scratch.next);
     sequences_t qkvs = sequences_of(s, p, zero_attention_width(s) * size), rows = rows_of(s, p);
@@ -357,7 +357,7 @@ zero_status_t zero_cudnn_attention_backward(zero_model_context_t *ctx, const zer
     ZERO_TRY(pad(stream, &scratch, outs, out, &c.out));
     ZERO_TRY(pad(stream, &scratch, outs, dout, &c.dout));
     ZERO_TRY(pad(stream, &scratch, rows, logsumexp, &c.lse));
-    ZERO_TRY(zero_scratch_take(&scratch, qkvs.n * qkvs.padded, &c.dqkv));
+    ZERO_TRY(zero_scratch_alloc(&scratch, qkvs.n * qkvs.padded, &c.dqkv));
     t = (backward_t){c.dqkv, c.dout, c.qkv, c.out, c.lse, t.delta};
     ZERO_TRY(backward(ctx, plans, &t, scratch.next));
     return unpad(stream, qkvs, dqkv, c.dqkv);

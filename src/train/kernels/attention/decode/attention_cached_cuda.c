@@ -56,7 +56,7 @@ zero_status_t zero_cuda_attention_cached(zero_model_context_t *ctx, void *out, f
     size_t n_at_once = most < 1 ? 1 : most < n_new ? most : n_new;
     n_at_once = n_at_once < MAX_ROWS ? n_at_once : MAX_ROWS;
     float *partials;
-    ZERO_TRY(zero_scratch_take(&scratch, n_at_once * bytes, &partials));
+    ZERO_TRY(zero_scratch_alloc(&scratch, n_at_once * bytes, &partials));
     for (size_t row = 0; row < n_new; row += n_at_once) {
         cached.first_row = (int)row;
         ZERO_TRY_CUDA(zero_launch_attention_cached(zero_model_stream(ctx), cuda->dtype, out, partials, cache, qkv,

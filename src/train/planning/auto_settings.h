@@ -1,4 +1,4 @@
-/* settle.h - decides what the settings of a run leave auto, and whether the run fits, before step 0. */
+/* auto_settings.h - decides what the settings of a run leave auto, and whether the run fits, before step 0. */
 #ifndef ZEROTRAIN_FIT_SETTLE_H
 #define ZEROTRAIN_FIT_SETTLE_H
 
@@ -6,7 +6,7 @@
 
 /* Sets the settings that are auto to those with which a step is predicted to be fastest in the memory that is free on
  * every rank, and says which. Does nothing if none is. Opens the device and closes it again. [collective] */
-zero_status_t fit_settle(options_t *options, zero_comm_t *comm);
+zero_status_t fit_choose_auto(options_t *options, zero_comm_t *comm);
 
 /* Returns whether the settings leave anything open that depends on memory. */
 bool fit_leaves_open(const options_t *options);

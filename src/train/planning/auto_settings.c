@@ -1,5 +1,5 @@
-/* settle.c - see settle.h. Every rank computes the same from the least memory that a rank has. */
-#include "train/planning/settle.h"
+/* auto_settings.c - see auto_settings.h. Every rank computes the same from the least memory that a rank has. */
+#include "train/planning/auto_settings.h"
 
 #include <inttypes.h>
 #include <stdio.h>
@@ -7,10 +7,10 @@
 #include <strings.h>
 #include <unistd.h>
 
-#include "train/planning/advice.h"
-#include "train/planning/show_fit.h"
 #include "train/options/options.h"
+#include "train/planning/advice.h"
 #include "train/planning/rates_cache.h"
+#include "train/planning/show_fit.h"
 #include "train/report/report.h"
 
 /* Finds the least of the ranks' numbers. A double holds bytes exactly up to 2^53. [collective] */
@@ -41,8 +41,8 @@ zero_status_t fit_find_host_bytes(const options_t *o, zero_comm_t *comm, int ran
 {
     uint64_t total, available, each;
     zero_host_memory(&total, &available);
-    TRY(find_least(comm, zero_pinned_to_plan(o->zero.offload_ram, zero_comm_local_size(comm), total, available),
-                   &each));
+    ZERO_TRY(find_least(comm, zero_pinned_to_plan(o->zero.offload_ram, zero_comm_local_size(comm), total, available),
+                        &each));
     *host_bytes = each * (uint64_t)ranks_per_host;
     return ZERO_OK;
 }
@@ -54,10 +54,10 @@ static zero_status_t find_machine(const options_t *o, zero_comm_t *comm, const z
                                   fit_machine_t *machine)
 {
     placement_t placement;
-    TRY(report_agree(comm, placement_find(comm, &placement)));
+    ZERO_TRY(report_agree(comm, placement_find(comm, &placement)));
     *machine = (fit_machine_t){
         .n_ranks = zero_comm_size(comm), .ranks_per_host = placement.fewest, .kind = zero_comm_get_kind(comm)};
-    TRY(fit_find_host_bytes(o, comm, placement.fewest, &machine->host_bytes));
+    ZERO_TRY(fit_find_host_bytes(o, comm, placement.fewest, &machine->host_bytes));
     if (zero_device_get_type(device) == ZERO_DEVICE_CPU)
         return fit_rates_of_this_cpu(comm, &machine->rates);
     bool is_known;
@@ -97,7 +97,7 @@ void fit_describe_point(const options_t *asked, const fit_point_t *point, uint64
 static zero_status_t take_best(fit_t *fit, options_t *o, fit_point_t *chosen)
 {
     fit_result_t result;
-    TRY(fit_solve(fit, &result));
+    ZERO_TRY(fit_solve(fit, &result));
     zero_status_t status = ZERO_OK;
     if (result.n_points == 0)
         status = report_error(ZERO_ERROR_USAGE, "auto: no micro_batch that divides global_batch / ranks can be used: "
@@ -115,7 +115,7 @@ static zero_status_t take_best(fit_t *fit, options_t *o, fit_point_t *chosen)
 zero_status_t fit_choose(options_t *o, const fit_machine_t *machine, uint64_t budget, fit_point_t *chosen)
 {
     fit_t *fit;
-    TRY(fit_create(o, machine, budget, &fit));
+    ZERO_TRY(fit_create(o, machine, budget, &fit));
     zero_status_t status = take_best(fit, o, chosen);
     fit_destroy(fit);
     return status;
@@ -161,7 +161,7 @@ static void leave_to_libzero(const options_t *asked, options_t *o)
 /* Workspaces depend on a rank's threads, of which hosts may give different numbers; so may what each rank chooses. */
 static zero_status_t take_rank_0s(zero_comm_t *comm, options_t *o, fit_point_t *chosen)
 {
-    TRY(zero_comm_broadcast(comm, chosen, sizeof *chosen, 0));
+    ZERO_TRY(zero_comm_broadcast(comm, chosen, sizeof *chosen, 0));
     fit_apply(&chosen->choice, o);
     return ZERO_OK;
 }
@@ -173,23 +173,23 @@ static zero_status_t settle_on(options_t *o, zero_comm_t *comm, const zero_devic
     fit_point_t chosen;
     char text[256];
     const options_t asked = *o;
-    TRY(find_machine(o, comm, device, &machine));
-    TRY(fit_find_available(comm, device, &available));
+    ZERO_TRY(find_machine(o, comm, device, &machine));
+    ZERO_TRY(fit_find_available(comm, device, &available));
     uint64_t budget = fit_limited(o, zero_bytes_to_plan(available));
-    TRY(report_agree(comm, fit_choose(o, &machine, budget, &chosen)));
-    TRY(take_rank_0s(comm, o, &chosen));
+    ZERO_TRY(report_agree(comm, fit_choose(o, &machine, budget, &chosen)));
+    ZERO_TRY(take_rank_0s(comm, o, &chosen));
     fit_describe_point(&asked, &chosen, budget, text, sizeof text);
     report("auto: %s", text);
     leave_to_libzero(&asked, o);
     return ZERO_OK;
 }
 
-zero_status_t fit_settle(options_t *o, zero_comm_t *comm)
+zero_status_t fit_choose_auto(options_t *o, zero_comm_t *comm)
 {
     zero_device_t *device;
     if (is_settled(o))
         return ZERO_OK;
-    TRY(report_agree(comm, zero_device_create((zero_device_type_t)o->device.type, comm, &device)));
+    ZERO_TRY(report_agree(comm, zero_device_create((zero_device_type_t)o->device.type, comm, &device)));
     zero_status_t status = report_agree(comm, settle_on(o, comm, device));
     zero_device_destroy(device);
     return status;
@@ -201,11 +201,11 @@ zero_status_t fit_check(const options_t *o, zero_comm_t *comm, const zero_device
     fit_point_t given = {0};
     uint64_t available;
     fit_machine_t machine;
-    TRY(find_machine(o, comm, device, &machine));
-    TRY(fit_find_available(comm, device, &available));
+    ZERO_TRY(find_machine(o, comm, device, &machine));
+    ZERO_TRY(fit_find_available(comm, device, &available));
     options_t resolved = *o;
     resolved.device.type = (int)zero_device_get_type(device);
-    TRY(fit_create(&resolved, &machine, fit_limited(o, available), &fit));
+    ZERO_TRY(fit_create(&resolved, &machine, fit_limited(o, available), &fit));
     fit_choice_t choice = fit_choice_of(&resolved);
     zero_status_t status = fit_evaluate(fit, &choice, &given);
     if (status == ZERO_OK && !given.fits)

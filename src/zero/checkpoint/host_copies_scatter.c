@@ -1,5 +1,5 @@
-/* host_copies_spread.c - gives hosts that lack a checkpoint a copy of another host's: a host that was started again, or
- * that has joined the run.
+/* host_copies_scatter.c - gives hosts that lack a checkpoint a copy of another host's: a host that was started again,
+ * or that has joined the run.
  *
  * The first rank whose host has it reads the files and sends them to all ranks, block by block, the manifest last. On
  * each host that lacks it one rank writes them, to a temporary name first: a copy is complete or not there. What was
@@ -11,8 +11,9 @@
 #include <unistd.h>
 
 #include "base/files.h"
-#include "base/system.h"
 #include "base/log.h"
+#include "base/status.h"
+#include "base/system.h"
 #include "comm/comm.h"
 #include "zero/checkpoint/checkpoint_directory.h"
 #include "zero/checkpoint/host_copies.h"
@@ -41,12 +42,12 @@ typedef struct spread {
     const char *path, *temporary; /* of the checkpoint: where the source reads, and where a writer writes */
     block_t *block;
     zero_status_t writer_status; /* a writer that fails goes on receiving, or the others would wait for it */
-} spread_t;
+} scatter_t;
 
 /* ---- one file ---- */
 
 /* Sends `fd`, or receives into it; fd is -1 on ranks that only take part. */
-static zero_status_t move_blocks(spread_t *s, const char *path, int fd, uint64_t n_bytes)
+static zero_status_t move_blocks(scatter_t *s, const char *path, int fd, uint64_t n_bytes)
 {
     for (uint64_t at = 0; at < n_bytes; at += s->block->n_bytes) {
         block_t *block = s->block;
@@ -63,7 +64,7 @@ static zero_status_t move_blocks(spread_t *s, const char *path, int fd, uint64_t
     return ZERO_OK;
 }
 
-static zero_status_t send_file(spread_t *s, const char *name)
+static zero_status_t send_file(scatter_t *s, const char *name)
 {
     file_head_t head = {.status = ZERO_OK};
     char *path = NULL;
@@ -85,14 +86,14 @@ static zero_status_t send_file(spread_t *s, const char *name)
     return status;
 }
 
-static zero_status_t begin_file(const spread_t *s, const file_head_t *head, char **path, int *fd)
+static zero_status_t begin_file(const scatter_t *s, const file_head_t *head, char **path, int *fd)
 {
     ZERO_TRY(zero_path_join(s->temporary, head->name, path));
     ZERO_TRY(zero_file_create(*path, head->n_bytes));
     return zero_file_open_for_writing(*path, fd);
 }
 
-static zero_status_t receive_file(spread_t *s, bool *was_last)
+static zero_status_t receive_file(scatter_t *s, bool *was_last)
 {
     file_head_t head = {.status = ZERO_OK};
     char *path = NULL;
@@ -116,7 +117,7 @@ static zero_status_t receive_file(spread_t *s, bool *was_last)
 
 /* ---- all files ---- */
 
-static zero_status_t send_all(spread_t *s)
+static zero_status_t send_all(scatter_t *s)
 {
     zero_manifest_t manifest = {0};
     file_head_t last = {.status = zero_manifest_read(s->path, &manifest)};
@@ -133,7 +134,7 @@ static zero_status_t send_all(spread_t *s)
     return status == ZERO_OK ? last.status : status;
 }
 
-static zero_status_t receive_all(spread_t *s)
+static zero_status_t receive_all(scatter_t *s)
 {
     bool was_last = false;
     while (!was_last)
@@ -142,13 +143,13 @@ static zero_status_t receive_all(spread_t *s)
 }
 
 /* A writer's directory: made before, and renamed or removed after. */
-static zero_status_t begin_writing(const spread_t *s, const char *directory, int *lock)
+static zero_status_t begin_writing(const scatter_t *s, const char *directory, int *lock)
 {
     ZERO_TRY(zero_directory_make(directory));
     return zero_checkpoints_begin(directory, s->temporary, lock);
 }
 
-static zero_status_t end_writing(const spread_t *s, const char *directory, uint64_t step, zero_status_t status)
+static zero_status_t end_writing(const scatter_t *s, const char *directory, uint64_t step, zero_status_t status)
 {
     if (status == ZERO_OK)
         return zero_checkpoints_commit(directory, step, s->temporary);
@@ -156,7 +157,7 @@ static zero_status_t end_writing(const spread_t *s, const char *directory, uint6
     return ZERO_OK; /* the ranks know of the failure already */
 }
 
-static zero_status_t move_all(spread_t *s, const char *directory, uint64_t step)
+static zero_status_t move_all(scatter_t *s, const char *directory, uint64_t step)
 {
     int lock = -1;
     s->writer_status = s->is_writer ? begin_writing(s, directory, &lock) : ZERO_OK;
@@ -174,7 +175,7 @@ static zero_status_t move_all(spread_t *s, const char *directory, uint64_t step)
 /* ---- who has it ---- */
 
 /* Sets s->source to the first rank whose host has the checkpoint, -1 if none has. Returns whether all have. */
-static zero_status_t find_source(spread_t *s, bool *all_have)
+static zero_status_t find_source(scatter_t *s, bool *all_have)
 {
     zero_comm_t *comm = s->comm;
     int here = ZERO_RETRY(open(s->path, O_RDONLY | O_DIRECTORY | O_CLOEXEC));
@@ -196,9 +197,9 @@ static zero_status_t find_source(spread_t *s, bool *all_have)
     return status;
 }
 
-zero_status_t zero_host_copies_spread(zero_comm_t *comm, const char *directory, uint64_t step)
+zero_status_t zero_host_copies_scatter(zero_comm_t *comm, const char *directory, uint64_t step)
 {
-    spread_t s = {.comm = comm};
+    scatter_t s = {.comm = comm};
     char *path = NULL, *temporary = NULL;
     bool all_have;
     zero_status_t status;
