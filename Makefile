@@ -171,6 +171,7 @@ $(BUILD)/%.$(1).o: %.c $(BUILD)/settings
 	    -DZERO_ISA_NAME=$(1) -MMD -MP -c -o $$@ $$<
 endef
 $(foreach isa,$(ISAS),$(eval $(call isa_rule,$(isa))))
+$(BUILD)/src/train/page/page_html.o: src/train/page/page.html
 # An example is built as a user would build it: one header, one library.
 $(BUILD)/examples/%: examples/%.c include/zero.h $(BUILD)/libzero.a
 	@mkdir -p $(@D)

@@ -158,8 +158,8 @@ static void put_json(const char *text, FILE *file)
 /* Recognizes a report, also one of another version, by its first lines, up to its title. */
 static bool begins_as_page(const char *text, size_t n_bytes)
 {
-    const size_t n_head = (size_t)(strstr(page_head, "</title>") - page_head);
-    return memcmp(text, page_head, n_bytes < n_head ? n_bytes : n_head) == 0;
+    const size_t n_head = (size_t)(strstr(page_html, "</title>") - page_html);
+    return memcmp(text, page_html, n_bytes < n_head ? n_bytes : n_head) == 0;
 }
 
 static const output_kind_t PAGE = {"report: --output", "a report", begins_as_page};
@@ -174,10 +174,11 @@ static zero_status_t write_file(const char *path, const json_t *runs)
     if (status == ZERO_OK)
         status = output_file_empty(&PAGE, path, file);
     if (status == ZERO_OK) {
-        fputs(page_head, file);
+        static const char before_runs[] = "type=\"application/json\">\n";
+        const char *rest = strstr(page_html, before_runs) + strlen(before_runs);
+        fwrite(page_html, 1, (size_t)(rest - page_html), file);
         put_json(text, file);
-        fputs(page_charts, file);
-        fputs(page_sections, file);
+        fputs(rest, file);
     }
     free(text);
     bool failed = file && ferror(file) != 0;

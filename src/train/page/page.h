@@ -35,7 +35,8 @@ void page_read_timeline(struct json_t *run);
  * is there. Called on rank 0. */
 zero_status_t page_write(const options_t *options);
 
-/* What is before the data, and the two parts of the script behind them. */
-extern const char page_head[], page_charts[], page_sections[];
+/* page.html: styles, an empty script of type application/json, into which the runs are put, and the script that draws
+ * them. Plain SVG, no library. */
+extern const char page_html[];
 
 #endif
