@@ -9,6 +9,8 @@
 #include <stdbool.h>
 #include <stdlib.h>
 
+#include "train/kernels/kernels.h"
+
 /* ---- RMSNorm: y = x rstd w, rstd = 1 / sqrt(mean(x^2) + eps) ---- */
 
 static void rmsnorm_fp64(float *y, float *rstd, const float *x, const float *weight, double eps, size_t n_rows,
