@@ -151,29 +151,10 @@ ZERO_API const char *zero_status_name(zero_status_t status);
 /* Returns a status's text, such as "input or output failed". */
 ZERO_API const char *zero_status_text(zero_status_t status);
 
-/* ---- Log -----------------------------------------------------------------------------------------------------------
- */
-
-typedef enum zero_log_level { ZERO_LOG_ERROR, ZERO_LOG_WARNING, ZERO_LOG_INFO, ZERO_LOG_DEBUG } zero_log_level_t;
-
-/* Receives one log line, without prefix or newline; `line` is valid during the call. rank: this process's in the
- * communicator that the call is about; -1 while it is not known. Control characters and bytes that are not UTF-8, which
- * names in files may contain, are escaped, such as \x1b. Called from the thread that made the library call, with one
- * exception: while zero_comm_create waits in MPI, its warning comes from another thread. */
-typedef void (*zero_log_fn)(void *user, zero_log_level_t level, int rank, const char *line);
-
-/* Sends log lines of `level` and below to `fn`, with `user` as its first argument. fn = NULL restores the default,
- * which prints "zero: rank R: line" to stderr. The level is ZERO_LOG_WARNING until you set another. */
-ZERO_API void zero_log_set(zero_log_level_t level, zero_log_fn fn, void *user);
-
-/* Returns the text of the last error of the calling thread; "" if there was none. Usually that is its last error line.
- * A failure that concerns all ranks, such as different calls or a rank that has ended, may be logged by one rank only,
- * but its text is here on every rank whose call fails. After ZERO_ERROR_PEER of a call about which ranks agree, the
- * text names the rank that failed. An error status that your own callback returns does not change the text. It is never
- * cleared, so read it only after a failure. The library owns the text, which the thread's next error overwrites. */
-ZERO_API const char *zero_last_error(void);
-
 /* ---- Communicator --------------------------------------------------------------------------------------------------
+ *
+ * This and the next five chapters are all that a training program needs: the twenty calls of examples/linear.c. Each
+ * later chapter begins with when you need it.
  */
 
 typedef struct zero_comm zero_comm_t;
@@ -199,71 +180,10 @@ typedef enum zero_comm_kind {
  * them itself. Like setenv, this call must not run while another thread reads the environment. [collective] */
 ZERO_API zero_status_t zero_comm_create(zero_comm_kind_t kind, zero_comm_t **comm);
 
-/* Sets a function that zero_comm_create calls after that warning, from a thread of its own, while it goes on waiting.
- * A program that does not want to wait calls _exit in it; mpirun and srun then end the job. libzero itself never ends a
- * process. `user` is passed to it. NULL, the default: none. Call it before zero_comm_create. */
-typedef void (*zero_late_start_fn)(void *user);
-ZERO_API void zero_comm_on_late_start(zero_late_start_fn fn, void *user);
-
-/* Joins the ranks of a communicator of your own. mpi_comm: a pointer to an MPI_Comm; NULL: this process alone, and MPI
- * is not used. zero_comm_create_from_f takes the handle of a Fortran program instead.
- *
- * For groups of ranks that train models of their own, and for several models in one process, each with its own
- * communicators and engines. A process may have any number of communicators at once, with the same, other or
- * overlapping ranks. Ranks and sizes everywhere are those of the communicator. Its collective calls concern no others,
- * but each waits for its ranks: two ranks that share two communicators must not wait in one for each other's call in
- * the other.
- *
- * MPI must be running, by MPI_Init or by zero_comm_create, until zero_comm_destroy. The library sends its messages over
- * a duplicate of mpi_comm, which you may free after the call. It makes collective calls on mpi_comm during this call
- * only, and touches no other communicator, MPI_COMM_WORLD included. An invalid handle, MPI_COMM_NULL and
- * intercommunicators are ZERO_ERROR_ARGUMENT on the rank that passes them. [collective over mpi_comm] */
-ZERO_API zero_status_t zero_comm_create_from(zero_comm_kind_t kind, const void *mpi_comm, zero_comm_t **comm);
-ZERO_API zero_status_t zero_comm_create_from_f(zero_comm_kind_t kind, int fortran_comm, zero_comm_t **comm);
-
 ZERO_API void zero_comm_destroy(zero_comm_t *comm); /* NULL is allowed. [collective] */
 
-/* Returns the rank that the launcher gave this process, read from the environment; 0 without a launcher. Use it before
- * there is a communicator, for example to report a bad command line from one rank only. */
-ZERO_API int zero_comm_launch_rank(void);
-
-ZERO_API int zero_comm_rank(const zero_comm_t *comm);       /* this process's rank: 0..size - 1 */
-ZERO_API int zero_comm_size(const zero_comm_t *comm);       /* the world size */
-ZERO_API int zero_comm_local_rank(const zero_comm_t *comm); /* among the ranks of this host */
-ZERO_API int zero_comm_local_size(const zero_comm_t *comm); /* how many ranks run on this host */
-/* Sets hosts[r] to the host of rank r, numbered from 0 in the order of their first ranks, for each of the
- * communicator's ranks. Returns how many hosts there are. */
-ZERO_API int zero_comm_hosts(const zero_comm_t *comm, int *hosts);
-/* Returns the transport between the ranks' host memories: "self" (one rank), "node" (shared memory), "mpi"
- * (messages) or "hierarchical" (messages between hosts, shared memory inside). For the transport between GPUs see
- * zero_engine_transport. */
-ZERO_API const char *zero_comm_name(const zero_comm_t *comm);
-/* The same for zero_plan: ZERO_COMM_MPI if it travels as MPI messages, else ZERO_COMM_AUTO. */
-ZERO_API zero_comm_kind_t zero_comm_get_kind(const zero_comm_t *comm);
-
-/* Replaces values[i] on every rank by the sum over ranks. Adds in rank order, so that every rank gets the same bits.
- *
- * This and the next three calls are meant for small data in host memory, and block the host. They return
- * ZERO_ERROR_TIMEOUT if a rank does not come within ZERO_TIMEOUT_S seconds, and ZERO_ERROR_PEER as soon as a rank is
- * known to be gone. [collective] */
-ZERO_API zero_status_t zero_comm_sum(zero_comm_t *comm, double *values, size_t n_values);
-/* Copies n_bytes at `data` of rank `root` to `data` of every rank. [collective] */
-ZERO_API zero_status_t zero_comm_broadcast(zero_comm_t *comm, void *data, size_t n_bytes, int root);
-/* Waits until every rank has called it. [collective] */
-ZERO_API zero_status_t zero_comm_barrier(zero_comm_t *comm);
-
-/* Makes ranks succeed or fail together. Returns ZERO_OK if `mine` is ZERO_OK on every rank. Otherwise returns `mine` on
- * the ranks that failed, which have logged why, and ZERO_ERROR_PEER on the others. Use it after a step that one rank
- * can fail alone, such as opening a file. [collective] */
-ZERO_API zero_status_t zero_comm_agree(zero_comm_t *comm, zero_status_t mine);
-
-/* Ends the whole job from any rank, without waiting for the others: ranks inside a call return ZERO_ERROR_PEER if they
- * can, and MPI ends the rest. Returns only if MPI is not in use; then exit yourself.
- *
- * On a communicator of zero_comm_create_from it aborts that communicator alone. What else ends is up to MPI: the
- * standard asks for at least its ranks, and Open MPI ends the whole job. Made from NULL there is nothing to end: the
- * call returns. */
-ZERO_API void zero_comm_abort(zero_comm_t *comm, int exit_code);
+ZERO_API int zero_comm_rank(const zero_comm_t *comm); /* this process's rank: 0..size - 1 */
+ZERO_API int zero_comm_size(const zero_comm_t *comm); /* the world size */
 
 /* ---- Device --------------------------------------------------------------------------------------------------------
  */
@@ -278,69 +198,13 @@ typedef enum zero_device_type {
     ZERO_DEVICE_CUDA_SHARED /* as CUDA, but ranks may share a GPU: for trying more ranks than there are GPUs */
 } zero_device_type_t;
 
-/* Returns what `type` means on this host: another type than ZERO_DEVICE_AUTO. Looks for GPUs but opens none. */
-ZERO_API zero_device_type_t zero_device_resolve(zero_device_type_t type, const zero_comm_t *comm);
-
 /* Opens this rank's device. On CUDA that is the GPU numbered local_rank, modulo the number of GPUs if ranks share them,
  * and it becomes the calling thread's current device. Returns ZERO_ERROR_USAGE if this host has fewer GPUs than ranks,
  * unless they may share. With zero_comm_create_from all processes that the launcher started on this host count as
  * ranks, so that groups take different GPUs; if there are too few GPUs for that, only the communicator's. A device may
  * serve engines over several communicators. */
 ZERO_API zero_status_t zero_device_create(zero_device_type_t type, const zero_comm_t *comm, zero_device_t **device);
-ZERO_API void zero_device_destroy(zero_device_t *device);                      /* NULL is allowed */
-ZERO_API zero_device_type_t zero_device_get_type(const zero_device_t *device); /* ZERO_DEVICE_CPU or _CUDA */
-ZERO_API zero_status_t zero_device_synchronize(zero_device_t *device);         /* waits for all streams of the device */
-/* Returns the bytes that this rank may take of the device's memory now: its share, if ranks share it. On the CPU that
- * is the host's memory. */
-ZERO_API uint64_t zero_device_available(const zero_device_t *device);
-/* Finds the host's memory, all processes together, and what can be taken of it now without swapping. Either may be
- * NULL. Both are within the limits of the control groups (versions 1 and 2) that this process is in, at every level,
- * as containers and Slurm set them. Page cache that the kernel can give back counts as free. UINT64_MAX in
- * *available_bytes: the kernel does not say. */
-ZERO_API void zero_host_memory(uint64_t *total_bytes, uint64_t *available_bytes);
-/* Returns what a plan may take of available bytes of a device. The rest stays free for what is created after it:
- * libraries, graphs, streams and events. nvidia-smi shows 0.6 GiB over the plan on an H200. A 64th, but at least 1 GiB,
- * and no more than an eighth. */
-ZERO_API uint64_t zero_bytes_to_plan(uint64_t available_bytes);
-/* Returns the host memory beside a GPU that each of a host's n_ranks ranks may take for offload (zero_memory_t's
- * pinned_bytes): together `share` (zero_config_t's offload_ram) of total_bytes, and no more than
- * zero_bytes_to_plan(available_bytes). Both are zero_host_memory's. zero_engine_create refuses a plan that takes more.
- */
-ZERO_API uint64_t zero_pinned_to_plan(double share, int n_ranks, uint64_t total_bytes, uint64_t available_bytes);
-/* Returns what the vendor calls a GPU, such as "NVIDIA H200"; "" for the CPU. The device owns the text. */
-ZERO_API const char *zero_device_name(const zero_device_t *device);
-
-#define ZERO_MAX_PROCESSES 16
-
-/* A device's memory now, of all processes together. Numbers that are not known are 0. */
-typedef struct zero_device_usage {
-    uint64_t free_bytes, total_bytes; /* as CUDA says (cudaMemGetInfo); on the CPU the host's, or a container's */
-    int n_processes;                  /* those that compute on the GPU, the largest first, as the driver says (NVML) */
-    struct {
-        int64_t pid; /* in a container it may be another than ps shows */
-        uint64_t n_bytes;
-        char name[32]; /* "" if there is no such process here */
-    } processes[ZERO_MAX_PROCESSES];
-    char why_unknown[128]; /* why processes are not known; "": they are */
-    uint64_t reserved[4];
-} zero_device_usage_t;
-
-/* Finds who holds a device's memory: for a message after ZERO_ERROR_MEMORY. Loads the driver's library for it. */
-ZERO_API zero_status_t zero_device_find_usage(const zero_device_t *device, zero_device_usage_t *usage);
-
-/* Creates a stream on the device; on the CPU *stream is NULL. A cudaStream_t of your own serves as well. */
-ZERO_API zero_status_t zero_stream_create(zero_device_t *device, zero_stream_t *stream);
-ZERO_API void zero_stream_destroy(zero_device_t *device, zero_stream_t stream);
-
-/* Copies n_bytes in stream order; each of dst and src is host or device memory. Leave host memory alone until the
- * stream has finished the copy. */
-ZERO_API zero_status_t zero_device_copy(zero_device_t *device, void *dst, const void *src, size_t n_bytes,
-                                        zero_stream_t stream);
-
-/* Allocates zeroed host memory that zero_device_copy can use without blocking the host (pinned, on CUDA). Free it with
- * zero_host_free. */
-ZERO_API zero_status_t zero_host_alloc(zero_device_t *device, size_t n_bytes, void **data);
-ZERO_API void zero_host_free(zero_device_t *device, void *data); /* NULL is allowed */
+ZERO_API void zero_device_destroy(zero_device_t *device); /* NULL is allowed */
 
 /* ---- Model declaration ---------------------------------------------------------------------------------------------
  */
@@ -385,26 +249,14 @@ ZERO_API zero_status_t zero_model_add_unit(zero_model_t *model, const char *name
  * elements. */
 ZERO_API zero_status_t zero_model_add_tensor(zero_model_t *model, zero_unit_t unit, const zero_tensor_desc_t *desc,
                                              zero_tensor_t *tensor);
-/* Lets `unit` use a tensor that an earlier unit owns (tied embeddings). Acquiring `unit` then also makes the owner's
- * parameters resident, and the tensor's gradient is summed over all units that use it before it is reduced. */
-ZERO_API zero_status_t zero_model_share_tensor(zero_model_t *model, zero_unit_t unit, zero_tensor_t tensor);
-/* Says whether the backward pass of `unit` reads the parameters that the unit owns; by default it does. Use false for
- * an embedding, whose backward only writes gradients: zero_acquire then gathers none of the unit's own parameters in
- * backward, and zero_param returns NULL for them, at every stage. Units that share its tensors still get them. (FSDP2:
- * set_unshard_in_backward.) */
-ZERO_API zero_status_t zero_model_set_unshard_in_backward(zero_model_t *model, zero_unit_t unit, bool unshard);
-ZERO_API int zero_model_n_units(const zero_model_t *model);
-/* Returns a unit's name, which the model owns; NULL if there is no such unit. */
-ZERO_API const char *zero_model_unit_name(const zero_model_t *model, zero_unit_t unit);
-ZERO_API int zero_model_n_tensors(const zero_model_t *model);
-ZERO_API uint64_t zero_model_n_params(const zero_model_t *model); /* elements; shared tensors count once */
 
 /* ---- Configuration -------------------------------------------------------------------------------------------------
+ *
+ * Begin with zero_config_default and set the stage; most programs need dtype, micro_steps, optimizer and its numbers
+ * besides.
  */
 
 typedef enum zero_dtype { ZERO_FP32, ZERO_BF16, ZERO_FP16 } zero_dtype_t;
-ZERO_API size_t zero_dtype_size(zero_dtype_t dtype);      /* bytes per element; 0 for other numbers */
-ZERO_API const char *zero_dtype_name(zero_dtype_t dtype); /* "fp32", "bf16" or "fp16" */
 
 #define ZERO_SHARD_GROUP_WORLD 0   /* shard_group: all ranks */
 #define ZERO_SHARD_GROUP_HOST (-1) /* the ranks of a host; every host must have as many, numbered one after another */
@@ -420,7 +272,7 @@ typedef enum zero_offload_update {
     ZERO_OFFLOAD_UPDATE_HOST,   /* the CPU, in place: new parameters are then copied to the GPU */
 } zero_offload_update_t;
 
-/* What updates the weights: see zero_step for the formulas. A state array has 4 bytes per element, except
+/* What updates the weights: see Optimizers below for the formulas. A state array has 4 bytes per element, except
  * ZERO_OPTIMIZER_ADAMW8BIT's. */
 typedef enum zero_optimizer {
     ZERO_OPTIMIZER_ADAMW,    /* state arrays m and v */
@@ -439,95 +291,9 @@ typedef enum zero_optimizer {
     ZERO_OPTIMIZER_ADAMW8BIT,
     ZERO_N_OPTIMIZERS
 } zero_optimizer_t;
-/* Returns "adamw", "sgd", "nesterov", "lion", "own", "muon" or "adamw8bit". */
-ZERO_API const char *zero_optimizer_name(zero_optimizer_t optimizer);
 
-/* Elements [first, first + n_elems) of one tensor, to be updated in place. All pointers are device memory, and the
- * arrays have n_elems elements. */
-typedef struct zero_own_update {
-    zero_tensor_t tensor;
-    uint64_t first;
-    size_t n_elems;
-    float *weight;     /* fp32 master weights */
-    float *m, *v;      /* state arrays, 0 at first; v: NULL if there is one, and for Muon's matrices */
-    const float *grad; /* reduced: of all ranks and micro-steps; times *grad_scale it is what to step by */
-    float lr, decay;   /* zero_step's; weight_decay for tensors declared with it, else 0; or as zero_set_group says */
-    const float *grad_scale; /* clipping's factor / loss scale */
-    const uint64_t *step;    /* t: the updates so far, this one included */
-    const uint32_t *skip;    /* not 0: a gradient is not finite, so write nothing */
-    float *direction;        /* NULL, or see zero_own_optimizer_t's whole: prepare writes it, update reads it */
-} zero_own_update_t;
-/* Queues the update of a run of elements in the stream (NULL on the CPU: do it at once). Called on each rank in
- * zero_step, for every run that the rank holds. How a tensor is cut into runs depends on the stage and the number of
- * ranks. The bits do not if each element's new values depend on no other element. Any status but ZERO_OK ends
- * zero_step. */
-typedef zero_status_t (*zero_own_update_fn)(void *user, const zero_own_update_t *update, zero_stream_t stream);
-
-/* The direction of a whole matrix, to be changed in place: row-major, in device memory. */
-typedef struct zero_own_whole {
-    zero_tensor_t tensor;
-    uint64_t rows, cols;
-    float *direction;        /* [rows][cols] */
-    const float *grad_scale; /* these three as in zero_own_update_t */
-    const uint64_t *step;
-    const uint32_t *skip;
-} zero_own_whole_t;
-/* Queues the change of one matrix in the stream (NULL on the CPU: do it at once). */
-typedef zero_status_t (*zero_own_whole_fn)(void *user, const zero_own_whole_t *whole, zero_stream_t stream);
-
-/* An optimizer of your own. With `prepare` and `whole`, it sees the matrices declared with hidden_matrix whole. A step
- * of such a matrix has three parts; for other tensors only `update` is called, with direction NULL:
- *
- *     prepare   by runs: advances m and v by the gradient and writes `direction`, such as m; must not write weights
- *     whole     on one rank per matrix, the matrix at once: changes its direction, for example normalizes rows
- *     update    by runs: steps the weight along `direction`, which it only reads
- *
- * Units take turns, so that all ranks are busy. Directions are sent in fp32 (zero_plan_traffic counts them), through
- * buffers that zero_plan counts. The bits are the same at every stage and number of ranks if prepare and update change
- * each element by values of that element only. */
-typedef struct zero_own_optimizer {
-    const char *name; /* checkpoints store it, and load only under the same name */
-    int n_arrays;     /* of its state: 1 (m) or 2 (m and v) */
-    zero_own_update_fn update;
-    void *user;                 /* passed to all three */
-    zero_own_update_fn prepare; /* NULL, and whole too: matrices are like other tensors */
-    zero_own_whole_fn whole;
-    uint8_t reserved[16];
-} zero_own_optimizer_t;
-
-/* Elements [first, first + n_elems) of the gradient of one tensor, which this rank has reduced. Device memory. */
-typedef struct zero_reduced {
-    zero_tensor_t tensor;
-    uint64_t first;
-    size_t n_elems;
-    float *grad; /* the sum over all ranks and micro-steps, to be read or changed in place, not yet clipped */
-    const float *loss_scale; /* it is still multiplied by this (zero_loss_scale) */
-    uint64_t step;           /* of the zero_step that will use it, from 1 */
-} zero_reduced_t;
-
-/* Functions of yours that are called at two places of a step, for all trained tensors, run by run; each may be NULL.
- * They queue their work in the stream that they get (on the CPU it is NULL, and they do it at once), and libzero
- * continues after it in that stream. Of libzero they may call only zero_device_copy. They are called from within calls
- * of the engine, on the same thread. If one returns a status other than ZERO_OK, so does that call. If it is reduced,
- * the step cannot be taken: the call has still done what other ranks wait for (a zero_grad_ready has ended its unit,
- * and the unit before it in forward order is next), so continue the pass (its gradients no longer matter). zero_step
- * then returns that status here and ZERO_ERROR_PEER on the other ranks, and zero_cancel abandons the step. If it is
- * `updated`, some weights have changed and others not: see zero_step. How tensors are cut into runs depends on the
- * stage and the number of ranks. The bits do not, if each element is changed by values of that element only, such as
- * noise from a generator keyed by tensor, element and step. A function that changes nothing changes no bit. */
-typedef struct zero_hooks {
-    /* Gets each reduced gradient, once per step, before norm and clipping: for noise, compression, logging. Each
-     * element is seen by one rank, at every stage. Called in the last micro-step's backward, some units after
-     * zero_grad_ready, or in zero_step. The norm is computed after it, which reads the reduced gradients once more. */
-    zero_status_t (*reduced)(void *user, const zero_reduced_t *reduced, zero_stream_t stream);
-    /* Gets each weight after its update, before it is published: for averages, or projections such as clipping. Sees
-     * the updated update->weight, m and v, and may change them. Called in zero_step on each rank for what it holds,
-     * which at stage 0 is all; also in a step that is skipped (update->skip). In bf16 and fp16 it takes 4 MiB, and one
-     * pass over the master weights in and one out. Not with offload. */
-    zero_own_update_fn updated;
-    void *user; /* passed to both */
-    uint8_t reserved[32];
-} zero_hooks_t;
+typedef struct zero_own_optimizer zero_own_optimizer_t; /* see An optimizer of your own */
+typedef struct zero_hooks zero_hooks_t;                 /* see Hooks */
 
 /* How an engine works. All ranks must have the same values, except offload_threads, offload_ram, user_bytes and check.
  * Start from zero_config_default. */
@@ -571,7 +337,7 @@ typedef struct zero_config {
     const zero_hooks_t *hooks; /* NULL: none. It must outlive the engine; ranks must agree on which functions it has */
     /* AdamW with decoupled weight decay (Loshchilov & Hutter 2019, arXiv:1711.05101). eps must be above 0: it is the
      * divisor for weights whose gradients were all 0 so far. Lion uses beta1, beta2 and weight_decay; both kinds of
-     * SGD use momentum and weight_decay. zero_step has the formulas. */
+     * SGD use momentum and weight_decay. See Optimizers below for the formulas. */
     float beta1, beta2, eps, weight_decay, momentum;
     float muon_momentum;   /* Muon's, for hidden matrices; beta1, beta2 and eps are for what AdamW updates beside it */
     int muon_steps;        /* of its Newton-Schulz iteration: 1..ZERO_MAX_MUON_STEPS */
@@ -638,7 +404,605 @@ static inline zero_config_t zero_config_default(void)
  * ZERO_ERROR_ARGUMENT, and nothing has changed. Ranges are checked by zero_engine_create. */
 ZERO_API zero_status_t zero_config_set(zero_config_t *config, const char *name, const char *value);
 
+/* ---- Engine --------------------------------------------------------------------------------------------------------
+ *
+ * An engine owns the memory of one model on this rank and trains it. The order of its calls is in the example at the
+ * top. "Between steps" means: outside a pass, and after zero_step if a micro-step has run. "With all results read"
+ * means in addition that zero_step_wait has returned the result of every zero_step. A call made at another time returns
+ * ZERO_ERROR_ORDER.
+ */
+
+typedef struct zero_engine zero_engine_t;
+
+/* Plans and allocates all memory; steps allocate nothing afterwards. Compares declaration and configuration over ranks:
+ * ZERO_ERROR_MISMATCH names the first rank that differs. Returns ZERO_ERROR_USAGE if a number of the configuration is
+ * out of its range, and ZERO_ERROR_MEMORY, with the numbers, if the plan does not fit. The model may be destroyed
+ * afterwards; comm and device must outlive the engine. [collective] */
+ZERO_API zero_status_t zero_engine_create(zero_comm_t *comm, zero_device_t *device, const zero_model_t *model,
+                                          const zero_config_t *config, zero_engine_t **engine);
+ZERO_API void zero_engine_destroy(zero_engine_t *engine); /* NULL is allowed. [collective] */
+
+/* Writes initial values as declared; moments and AdamW's step count become zero. Random values come from a
+ * counter-based generator (Philox4x32-10, Salmon et al. 2011) keyed by seed, tensor and element, so they depend neither
+ * on the world size nor on the stage. Call it between steps, with all results read. [collective] */
+ZERO_API zero_status_t zero_init_parameters(zero_engine_t *engine);
+
+/* ---- Passes and steps ----------------------------------------------------------------------------------------------
+ */
+
+typedef enum zero_pass {
+    ZERO_PASS_TRAIN, /* forward through all units, then backward in reverse */
+    ZERO_PASS_EVAL,  /* forward only */
+    /* Forward and backward without this model's gradients, for the gradient of its input: a GAN's discriminator while
+     * the generator learns, a reward model. zero_grad says NULL, nothing is reduced, and no step counts it. */
+    ZERO_PASS_INPUT_GRAD,
+} zero_pass_t;
+
+/* Begins a micro-step (train) or another pass, which is allowed between steps. Returns ZERO_ERROR_ORDER inside a pass,
+ * and if zero_step is due. [collective] */
+ZERO_API zero_status_t zero_begin(zero_engine_t *engine, zero_pass_t pass, zero_stream_t stream);
+/* Makes the unit's full parameters resident (in backward: unless zero_model_set_unshard_in_backward says that they are
+ * not read there) and, in backward, provides a buffer for its gradients. Acquire one unit at a time, in the declared
+ * order; another order is ZERO_ERROR_ORDER at once. [collective] */
+ZERO_API zero_status_t zero_acquire(zero_engine_t *engine, zero_unit_t unit, zero_stream_t stream);
+/* Ends the unit's use in forward. Work that is already queued in the stream still finds its parameters. */
+ZERO_API zero_status_t zero_release(zero_engine_t *engine, zero_unit_t unit, zero_stream_t stream);
+/* Ends the unit's use in backward: all its gradients are written (by work queued in the stream), and their reduction
+ * starts. Returns ZERO_ERROR_ARGUMENT if zero_config_t's check finds one that is not written. [collective] */
+ZERO_API zero_status_t zero_grad_ready(zero_engine_t *engine, zero_unit_t unit, zero_stream_t stream);
+
+/* Returns the tensor's full parameter in device memory: row-major, in the configured dtype, aligned to 128 bytes unless
+ * the tensor is packed. NULL unless a unit that uses the tensor is acquired. The engine owns the memory. It is valid
+ * until the unit is released, for work queued in the stream in which the unit was acquired. Ask again after every
+ * acquire: the address may change. A tensor that is gathered in fp8 is an error, which is logged: zero_param_fp8 has
+ * it. */
+ZERO_API const void *zero_param(const zero_engine_t *engine, zero_tensor_t tensor);
+
+typedef struct zero_grad_buffer {
+    /* The tensor's full gradient: memory, layout and lifetime as zero_param's. NULL in forward, and if it is frozen. */
+    void *data;
+    zero_dtype_t dtype; /* the configured dtype; fp32 if stages 0-1 accumulate micro-steps before reducing them */
+    bool accumulate;    /* true: add to what is there; false: overwrite every element */
+} zero_grad_t;
+/* Returns where and how to write the tensor's gradient. Gradients are summed over ranks and micro-steps, not averaged:
+ * divide the loss by the global batch.
+ *
+ * The sum is taken in fp32, in the order of v = micro-step * world size + rank, from v = 0 on. So a program has the
+ * same bits on any number of ranks that divides the micro-batches of a step if it does three things: micro-step j of
+ * rank r computes micro-batch v of the step; what it computes depends on v and the weights alone; and what it sums
+ * itself, such as the loss (zero_step), has no order. */
+ZERO_API zero_grad_t zero_grad(const zero_engine_t *engine, zero_tensor_t tensor);
+
+/* Ends the step, after config.micro_steps micro-steps: computes the global gradient norm, clips, updates this rank's
+ * shards by the optimizer, and publishes the new parameters. A non-finite norm skips the update. The work is queued in
+ * the stream; zero_step_wait returns the result. The formulas are under Optimizers below.
+ *
+ * lr: the learning rate of this step; finite and the same on every rank. local_loss: one double in device memory, this
+ * rank's share of the loss, or NULL. It is read in stream order, and summed over ranks in rank order. Round what each
+ * micro-batch adds to it to a multiple of one power of two, such as 2^-42: then all sums are exact, and the loss is the
+ * same on any number of ranks. The norm needs no such care: it is exact except for one rounding of every 64
+ * squares.
+ *
+ * Up to two steps may wait for their results to be read. A third is ZERO_ERROR_ORDER, as is a step whose micro-steps
+ * are not all done. [collective] */
+ZERO_API zero_status_t zero_step(zero_engine_t *engine, float lr, const double *local_loss, zero_stream_t stream);
+
+typedef struct zero_step_result {
+    uint64_t step;    /* counts from 1 */
+    float loss;       /* sum of local_loss over ranks */
+    float grad_norm;  /* before clipping */
+    float loss_scale; /* that this step used */
+    bool skipped;     /* the norm was not finite: weights and moments are unchanged */
+    uint32_t notice;  /* the largest that any rank had set by zero_set_notice before this zero_step */
+    /* Time on this rank's device, from the end of the previous step to the end of the update on all ranks. If no step
+     * was pending at this step's first zero_begin, it counts from there. */
+    double step_ms;
+    /* How long this rank's compute waited for communication in this step. Inside a pass the wait counts from the end of
+     * a unit's compute, so your own work between two units is included if communication takes longer. */
+    double exposed_comm_ms;
+    uint64_t reserved[4];
+} zero_step_result_t;
+
+/* Waits for the oldest step whose result has not been read, and returns its result: apart from the times, the same bits
+ * on every rank. On GPUs call it one step late, so that the host can queue work ahead.
+ *
+ * Returns ZERO_ERROR_NONFINITE after max_skipped_steps skipped steps in a row; the result is set then, too. Returns
+ * ZERO_ERROR_MISMATCH if ranks came to the step by different calls or with different learning rates, and
+ * ZERO_ERROR_ORDER if there is no result to read. */
+ZERO_API zero_status_t zero_step_wait(zero_engine_t *engine, zero_step_result_t *result);
+
+/* ---- Log -----------------------------------------------------------------------------------------------------------
+ *
+ * For programs that do not want libzero to print to stderr, or that show its errors themselves.
+ */
+
+typedef enum zero_log_level { ZERO_LOG_ERROR, ZERO_LOG_WARNING, ZERO_LOG_INFO, ZERO_LOG_DEBUG } zero_log_level_t;
+
+/* Receives one log line, without prefix or newline; `line` is valid during the call. rank: this process's in the
+ * communicator that the call is about; -1 while it is not known. Control characters and bytes that are not UTF-8, which
+ * names in files may contain, are escaped, such as \x1b. Called from the thread that made the library call, with one
+ * exception: while zero_comm_create waits in MPI, its warning comes from another thread. */
+typedef void (*zero_log_fn)(void *user, zero_log_level_t level, int rank, const char *line);
+
+/* Sends log lines of `level` and below to `fn`, with `user` as its first argument. fn = NULL restores the default,
+ * which prints "zero: rank R: line" to stderr. The level is ZERO_LOG_WARNING until you set another. */
+ZERO_API void zero_log_set(zero_log_level_t level, zero_log_fn fn, void *user);
+
+/* Returns the text of the last error of the calling thread; "" if there was none. Usually that is its last error line.
+ * A failure that concerns all ranks, such as different calls or a rank that has ended, may be logged by one rank only,
+ * but its text is here on every rank whose call fails. After ZERO_ERROR_PEER of a call about which ranks agree, the
+ * text names the rank that failed. An error status that your own callback returns does not change the text. It is never
+ * cleared, so read it only after a failure. The library owns the text, which the thread's next error overwrites. */
+ZERO_API const char *zero_last_error(void);
+
+/* ---- Small data between ranks --------------------------------------------------------------------------------------
+ *
+ * For a program that has something of its own to agree on, sum or send; and for its end after a failure.
+ */
+
+/* Replaces values[i] on every rank by the sum over ranks. Adds in rank order, so that every rank gets the same bits.
+ *
+ * This and the next three calls are meant for small data in host memory, and block the host. They return
+ * ZERO_ERROR_TIMEOUT if a rank does not come within ZERO_TIMEOUT_S seconds, and ZERO_ERROR_PEER as soon as a rank is
+ * known to be gone. [collective] */
+ZERO_API zero_status_t zero_comm_sum(zero_comm_t *comm, double *values, size_t n_values);
+/* Copies n_bytes at `data` of rank `root` to `data` of every rank. [collective] */
+ZERO_API zero_status_t zero_comm_broadcast(zero_comm_t *comm, void *data, size_t n_bytes, int root);
+/* Waits until every rank has called it. [collective] */
+ZERO_API zero_status_t zero_comm_barrier(zero_comm_t *comm);
+
+/* Makes ranks succeed or fail together. Returns ZERO_OK if `mine` is ZERO_OK on every rank. Otherwise returns `mine` on
+ * the ranks that failed, which have logged why, and ZERO_ERROR_PEER on the others. Use it after a step that one rank
+ * can fail alone, such as opening a file. [collective] */
+ZERO_API zero_status_t zero_comm_agree(zero_comm_t *comm, zero_status_t mine);
+
+/* Ends the whole job from any rank, without waiting for the others: ranks inside a call return ZERO_ERROR_PEER if they
+ * can, and MPI ends the rest. Returns only if MPI is not in use; then exit yourself.
+ *
+ * On a communicator of zero_comm_create_from it aborts that communicator alone. What else ends is up to MPI: the
+ * standard asks for at least its ranks, and Open MPI ends the whole job. Made from NULL there is nothing to end: the
+ * call returns. */
+ZERO_API void zero_comm_abort(zero_comm_t *comm, int exit_code);
+
+/* ---- Ranks and their hosts -----------------------------------------------------------------------------------------
+ *
+ * For programs that must know where their ranks are, or that start before there is a communicator.
+ */
+
+/* Returns the rank that the launcher gave this process, read from the environment; 0 without a launcher. Use it before
+ * there is a communicator, for example to report a bad command line from one rank only. */
+ZERO_API int zero_comm_launch_rank(void);
+ZERO_API int zero_comm_local_rank(const zero_comm_t *comm); /* among the ranks of this host */
+ZERO_API int zero_comm_local_size(const zero_comm_t *comm); /* how many ranks run on this host */
+/* Sets hosts[r] to the host of rank r, numbered from 0 in the order of their first ranks, for each of the
+ * communicator's ranks. Returns how many hosts there are. */
+ZERO_API int zero_comm_hosts(const zero_comm_t *comm, int *hosts);
+/* Returns the transport between the ranks' host memories: "self" (one rank), "node" (shared memory), "mpi"
+ * (messages) or "hierarchical" (messages between hosts, shared memory inside). For the transport between GPUs see
+ * zero_engine_transport. */
+ZERO_API const char *zero_comm_name(const zero_comm_t *comm);
+/* The same for zero_plan: ZERO_COMM_MPI if it travels as MPI messages, else ZERO_COMM_AUTO. */
+ZERO_API zero_comm_kind_t zero_comm_get_kind(const zero_comm_t *comm);
+
+/* Sets a function that zero_comm_create calls after its warning that ranks are missing, from a thread of its own, while
+ * it goes on waiting. A program that does not want to wait calls _exit in it; mpirun and srun then end the job. libzero
+ * itself never ends a process. `user` is passed to it. NULL, the default: none. Call it before zero_comm_create. */
+typedef void (*zero_late_start_fn)(void *user);
+ZERO_API void zero_comm_on_late_start(zero_late_start_fn fn, void *user);
+
+/* ---- Communicators of your own ranks -------------------------------------------------------------------------------
+ *
+ * For programs that use MPI themselves, and for several models or groups of ranks in one job.
+ */
+
+/* Joins the ranks of a communicator of your own. mpi_comm: a pointer to an MPI_Comm; NULL: this process alone, and MPI
+ * is not used. zero_comm_create_from_f takes the handle of a Fortran program instead.
+ *
+ * For groups of ranks that train models of their own, and for several models in one process, each with its own
+ * communicators and engines. A process may have any number of communicators at once, with the same, other or
+ * overlapping ranks. Ranks and sizes everywhere are those of the communicator. Its collective calls concern no others,
+ * but each waits for its ranks: two ranks that share two communicators must not wait in one for each other's call in
+ * the other.
+ *
+ * MPI must be running, by MPI_Init or by zero_comm_create, until zero_comm_destroy. The library sends its messages over
+ * a duplicate of mpi_comm, which you may free after the call. It makes collective calls on mpi_comm during this call
+ * only, and touches no other communicator, MPI_COMM_WORLD included. An invalid handle, MPI_COMM_NULL and
+ * intercommunicators are ZERO_ERROR_ARGUMENT on the rank that passes them. [collective over mpi_comm] */
+ZERO_API zero_status_t zero_comm_create_from(zero_comm_kind_t kind, const void *mpi_comm, zero_comm_t **comm);
+ZERO_API zero_status_t zero_comm_create_from_f(zero_comm_kind_t kind, int fortran_comm, zero_comm_t **comm);
+
+/* ---- Streams and memory of a device --------------------------------------------------------------------------------
+ *
+ * For programs that compute on GPUs, or that choose their sizes by what a device has.
+ */
+
+/* Returns what `type` means on this host: another type than ZERO_DEVICE_AUTO. Looks for GPUs but opens none. */
+ZERO_API zero_device_type_t zero_device_resolve(zero_device_type_t type, const zero_comm_t *comm);
+ZERO_API zero_device_type_t zero_device_get_type(const zero_device_t *device); /* ZERO_DEVICE_CPU or _CUDA */
+/* Returns what the vendor calls a GPU, such as "NVIDIA H200"; "" for the CPU. The device owns the text. */
+ZERO_API const char *zero_device_name(const zero_device_t *device);
+ZERO_API zero_status_t zero_device_synchronize(zero_device_t *device); /* waits for all streams of the device */
+
+/* Creates a stream on the device; on the CPU *stream is NULL. A cudaStream_t of your own serves as well. */
+ZERO_API zero_status_t zero_stream_create(zero_device_t *device, zero_stream_t *stream);
+ZERO_API void zero_stream_destroy(zero_device_t *device, zero_stream_t stream);
+
+/* Copies n_bytes in stream order; each of dst and src is host or device memory. Leave host memory alone until the
+ * stream has finished the copy. */
+ZERO_API zero_status_t zero_device_copy(zero_device_t *device, void *dst, const void *src, size_t n_bytes,
+                                        zero_stream_t stream);
+
+/* Allocates zeroed host memory that zero_device_copy can use without blocking the host (pinned, on CUDA). Free it with
+ * zero_host_free. */
+ZERO_API zero_status_t zero_host_alloc(zero_device_t *device, size_t n_bytes, void **data);
+ZERO_API void zero_host_free(zero_device_t *device, void *data); /* NULL is allowed */
+/* Returns the bytes that this rank may take of the device's memory now: its share, if ranks share it. On the CPU that
+ * is the host's memory. */
+ZERO_API uint64_t zero_device_available(const zero_device_t *device);
+/* Finds the host's memory, all processes together, and what can be taken of it now without swapping. Either may be
+ * NULL. Both are within the limits of the control groups (versions 1 and 2) that this process is in, at every level,
+ * as containers and Slurm set them. Page cache that the kernel can give back counts as free. UINT64_MAX in
+ * *available_bytes: the kernel does not say. */
+ZERO_API void zero_host_memory(uint64_t *total_bytes, uint64_t *available_bytes);
+/* Returns what a plan may take of available bytes of a device. The rest stays free for what is created after it:
+ * libraries, graphs, streams and events. nvidia-smi shows 0.6 GiB over the plan on an H200. A 64th, but at least 1 GiB,
+ * and no more than an eighth. */
+ZERO_API uint64_t zero_bytes_to_plan(uint64_t available_bytes);
+/* Returns the host memory beside a GPU that each of a host's n_ranks ranks may take for offload (zero_memory_t's
+ * pinned_bytes): together `share` (zero_config_t's offload_ram) of total_bytes, and no more than
+ * zero_bytes_to_plan(available_bytes). Both are zero_host_memory's. zero_engine_create refuses a plan that takes more.
+ */
+ZERO_API uint64_t zero_pinned_to_plan(double share, int n_ranks, uint64_t total_bytes, uint64_t available_bytes);
+
+#define ZERO_MAX_PROCESSES 16
+
+/* A device's memory now, of all processes together. Numbers that are not known are 0. */
+typedef struct zero_device_usage {
+    uint64_t free_bytes, total_bytes; /* as CUDA says (cudaMemGetInfo); on the CPU the host's, or a container's */
+    int n_processes;                  /* those that compute on the GPU, the largest first, as the driver says (NVML) */
+    struct {
+        int64_t pid; /* in a container it may be another than ps shows */
+        uint64_t n_bytes;
+        char name[32]; /* "" if there is no such process here */
+    } processes[ZERO_MAX_PROCESSES];
+    char why_unknown[128]; /* why processes are not known; "": they are */
+    uint64_t reserved[4];
+} zero_device_usage_t;
+
+/* Finds who holds a device's memory: for a message after ZERO_ERROR_MEMORY. Loads the driver's library for it. */
+ZERO_API zero_status_t zero_device_find_usage(const zero_device_t *device, zero_device_usage_t *usage);
+
+/* ---- Tied tensors, and questions about a model ---------------------------------------------------------------------
+ */
+
+/* Lets `unit` use a tensor that an earlier unit owns (tied embeddings). Acquiring `unit` then also makes the owner's
+ * parameters resident, and the tensor's gradient is summed over all units that use it before it is reduced. */
+ZERO_API zero_status_t zero_model_share_tensor(zero_model_t *model, zero_unit_t unit, zero_tensor_t tensor);
+/* Says whether the backward pass of `unit` reads the parameters that the unit owns; by default it does. Use false for
+ * an embedding, whose backward only writes gradients: zero_acquire then gathers none of the unit's own parameters in
+ * backward, and zero_param returns NULL for them, at every stage. Units that share its tensors still get them. (FSDP2:
+ * set_unshard_in_backward.) */
+ZERO_API zero_status_t zero_model_set_unshard_in_backward(zero_model_t *model, zero_unit_t unit, bool unshard);
+ZERO_API int zero_model_n_units(const zero_model_t *model);
+/* Returns a unit's name, which the model owns; NULL if there is no such unit. */
+ZERO_API const char *zero_model_unit_name(const zero_model_t *model, zero_unit_t unit);
+ZERO_API int zero_model_n_tensors(const zero_model_t *model);
+ZERO_API uint64_t zero_model_n_params(const zero_model_t *model); /* elements; shared tensors count once */
+ZERO_API size_t zero_dtype_size(zero_dtype_t dtype);              /* bytes per element; 0 for other numbers */
+ZERO_API const char *zero_dtype_name(zero_dtype_t dtype);         /* "fp32", "bf16" or "fp16" */
+
+/* ---- Within a pass -------------------------------------------------------------------------------------------------
+ *
+ * For units that a pass leaves out, for fp16 and fp8, for micro-steps whose number changes, and for steps that are
+ * abandoned.
+ */
+
+/* Says that this rank does not use the unit in this pass: a branch that is not taken, an expert without tokens. Call it
+ * instead of zero_acquire and zero_release in forward, and instead of zero_acquire and zero_grad_ready in backward,
+ * where it adds zero to the gradients that the unit would write. Other ranks may use the unit, and a unit may be used
+ * in forward and not in backward. Its gathers and its reduction still take place. [collective, with zero_acquire ...]
+ */
+ZERO_API zero_status_t zero_unused(zero_engine_t *engine, zero_unit_t unit, zero_stream_t stream);
+
+/* The same for programs that compute in fp32. NULL, and a line in the log, if the configured dtype is another: numbers
+ * in bf16 would be taken for floats. */
+ZERO_API const float *zero_param_fp32(const zero_engine_t *engine, zero_tensor_t tensor);
+
+/* The scales of a matrix in fp8: scale is the largest power of two with which no element passes the format's largest
+ * number, E4M3's 448. In device memory they are aligned to 16 bytes, as cuBLASLt wants inverse. */
+typedef struct zero_fp8_scales {
+    float inverse, scale; /* byte = element * scale, rounded; inverse is NaN if an element is infinite or NaN */
+    uint32_t absmax;      /* the bits of the largest |element| as fp32, by which NaN > infinity > numbers */
+    uint32_t unused;      /* 0; makes the next one of an array aligned */
+} zero_fp8_scales_t;
+
+typedef struct zero_fp8_param {
+    const uint8_t *data;             /* E4M3, rounded to nearest even: memory, layout and lifetime as zero_param's */
+    const zero_fp8_scales_t *scales; /* in device memory: one array of all matrices, as declared */
+} zero_fp8_param_t;
+/* Returns the tensor's full parameter in fp8: element = value of its byte * scales->inverse. data is NULL unless a unit
+ * that uses the tensor is acquired, and if it is not gathered in fp8 (zero_config_t's gather_fp8). */
+ZERO_API zero_fp8_param_t zero_param_fp8(const zero_engine_t *engine, zero_tensor_t tensor);
+
+/* Returns the address of one float in device memory: multiply the loss's gradient by it. The engine divides it out
+ * again before norm and update. It is 1 for fp32 and bf16; for fp16 it changes only in zero_step. */
+ZERO_API const float *zero_loss_scale(const zero_engine_t *engine);
+
+/* Sets how many micro-steps a step has, from the next step on: config.micro_steps until the first call. Any number from
+ * 1 on if the engine was created with micro_steps of 2 or more. If it was created with 1, its memory is planned for one
+ * reduction a step, and a larger number is ZERO_ERROR_USAGE. Call it between steps; results may be pending. Numbers
+ * that differ over ranks are ZERO_ERROR_MISMATCH. [collective] */
+ZERO_API zero_status_t zero_set_micro_steps(zero_engine_t *engine, int micro_steps);
+
+/* Abandons the current step, in a pass or between its passes: after a bad batch, an exception, a refused gradient. The
+ * engine is then as the previous zero_step left it, and the next zero_begin begins the step again, with the same
+ * number. An eval pass ends likewise. Between steps it changes nothing.
+ *
+ *     gathers in flight           are waited for and forgotten; the next acquire gathers again
+ *     gradients                   of the step are discarded, also those of earlier micro-steps
+ *     weights, moments, t, loss scale, notices, settings of tensors      stay as they are
+ *     results not read            stay pending; zero_step_wait returns them as before
+ *     pointers of zero_param and zero_grad          end, also those of a unit that is still acquired
+ *     times                       exposed_comm_ms of the next result includes what the cancelled passes waited
+ *
+ * Waits for the device. All ranks must have come to the same place, as they do on the way through a pass: otherwise it
+ * is ZERO_ERROR_MISMATCH, and nothing has changed. So let ranks find out together whether one of them cannot go on, by
+ * zero_comm_agree at a fixed place (before zero_begin, after forward). Or let a rank that fails go through the rest of
+ * the pass without computing, and agree before zero_step. After a communication or device error nothing can be
+ * cancelled: the call returns an error again. If zero_step has failed with some weights updated and others not, the
+ * step ends, but the call returns ZERO_ERROR_ORDER: weights must be loaded or set first. [collective] */
+ZERO_API zero_status_t zero_cancel(zero_engine_t *engine);
+
+/* Announces a number to all ranks without extra communication. It travels with each later zero_step of this rank, and
+ * every result has the largest number of all ranks. So all ranks learn after the same step what one rank knows: a
+ * signal has come, or a time limit is near. It is 0 until you set it. */
+ZERO_API void zero_set_notice(zero_engine_t *engine, uint32_t notice);
+
+/* ---- Optimizers ----------------------------------------------------------------------------------------------------
+ *
+ * What zero_step computes, and settings of single tensors.
+ *
+ * With norm the square root of the sum of squares of all gradients, g = gradient * min(1, grad_clip / (norm + 1e-6)),
+ * and t the number of steps that were not skipped:
+ *
+ *     AdamW     m = beta1 m + (1 - beta1) g                  v = beta2 v + (1 - beta2) g^2
+ *               w = w - lr decay w - lr (m / (1 - beta1^t)) / (sqrt(v / (1 - beta2^t)) + eps)
+ *     SGD       h = g + decay w       m = momentum m + h     w = w - lr m
+ *     Nesterov  h = g + decay w       m = momentum m + h     w = w - lr (h + momentum m)
+ *     Lion      w = w - lr decay w - lr sign(beta1 m + (1 - beta1) g)     m = beta2 m + (1 - beta2) g
+ *     Muon      m = mu m + (1 - mu) g      u = mu m + (1 - mu) g          (mu: muon_momentum)
+ *               w = w - lr decay w - lr 0.2 sqrt(max(rows, columns)) orthogonalized(u)
+ *
+ * where decay is weight_decay for tensors declared with it, else 0; zero_set_group has others for single tensors. 8-bit
+ * AdamW is AdamW, from the m and v that its codes stand for. SGD and Nesterov are torch.optim.SGD's, with dampening 0:
+ * their decay is part of the gradient, and so of the momentum.
+ *
+ * Muon is torch.optim.Muon (2.9), with Nesterov's momentum and adjust_lr_fn = "match_rms_adamw" (Liu et al. 2025,
+ * arXiv:2502.16982): its updates are about as large as AdamW's, so that both use one lr and one weight_decay.
+ * orthogonalized(u) is X after muon_steps times X = a X + (b G + c G G) X, with G = X X^T, from X = u / max(|u|, 1e-7)
+ * on, |u| Frobenius's norm, a, b, c = 3.4445, -4.7750, 2.0315 (if there are more rows than columns, of the transpose).
+ * Products are computed in fp32 on CPUs, in fp16 with sums in fp32 on GPUs. One rank computes each matrix, which it
+ * gets whole; units take turns, so that all ranks are busy.
+ */
+
+/* Returns "adamw", "sgd", "nesterov", "lion", "own", "muon" or "adamw8bit". */
+ZERO_API const char *zero_optimizer_name(zero_optimizer_t optimizer);
+
+/* Settings of the optimizer for one tensor. Those that the optimizer does not have are ignored: momentum is SGD's, the
+ * betas AdamW's and Lion's, eps AdamW's. For hidden matrices Muon uses lr_scale and weight_decay. */
+typedef struct zero_group {
+    float lr_scale;     /* the tensor's learning rate is zero_step's times this, in fp32: finite, at least 0 */
+    float weight_decay; /* whether the tensor is declared with decay or not */
+    float beta1, beta2, eps, momentum; /* as in zero_config_t */
+    uint8_t reserved[40];
+} zero_group_t;
+/* Gives one tensor settings of its own, from the next step on, such as a smaller learning rate for an embedding or
+ * other betas for a head. group: NULL takes them back. Call it before every step for a schedule: a call costs no memory
+ * and no waiting. While any tensor has settings of its own, a step runs one more small kernel. The norm is still that
+ * of all gradients. An optimizer of your own finds the tensor's lr and decay in zero_own_update_t.
+ *
+ * A zero_load or zero_init_parameters leaves the settings as they are. Checkpoints do not have them, as they do not
+ * have zero_config_t: set them again when you resume.
+ *
+ * Call it between steps, on every rank alike; results may be pending. Ranks compare the settings of all tensors in the
+ * next step: zero_step_wait returns ZERO_ERROR_MISMATCH if they differ, and the step has changed nothing. A frozen
+ * tensor is ZERO_ERROR_ARGUMENT. */
+ZERO_API zero_status_t zero_set_group(zero_engine_t *engine, zero_tensor_t tensor, const zero_group_t *group);
+/* Returns the settings that the next step takes: those of zero_set_group, else lr_scale 1 and the configuration's, with
+ * weight_decay 0 if the tensor is declared without decay. Change what it returns and set that. */
+ZERO_API zero_status_t zero_get_group(const zero_engine_t *engine, zero_tensor_t tensor, zero_group_t *group);
+
+/* Returns t, AdamW's step count: the steps that were not skipped, as of the last result that was read. */
+ZERO_API uint64_t zero_get_adam_step(const zero_engine_t *engine);
+/* Sets t when a run resumes; zero_load does so itself. Set the same on every rank, between steps, with all results
+ * read. */
+ZERO_API zero_status_t zero_set_adam_step(zero_engine_t *engine, uint64_t adam_step);
+
+/* ---- An optimizer of your own --------------------------------------------------------------------------------------
+ *
+ * For an update that libzero does not have, on sharded state, at every stage.
+ */
+
+/* Elements [first, first + n_elems) of one tensor, to be updated in place. All pointers are device memory, and the
+ * arrays have n_elems elements. */
+typedef struct zero_own_update {
+    zero_tensor_t tensor;
+    uint64_t first;
+    size_t n_elems;
+    float *weight;     /* fp32 master weights */
+    float *m, *v;      /* state arrays, 0 at first; v: NULL if there is one, and for Muon's matrices */
+    const float *grad; /* reduced: of all ranks and micro-steps; times *grad_scale it is what to step by */
+    float lr, decay;   /* zero_step's; weight_decay for tensors declared with it, else 0; or as zero_set_group says */
+    const float *grad_scale; /* clipping's factor / loss scale */
+    const uint64_t *step;    /* t: the updates so far, this one included */
+    const uint32_t *skip;    /* not 0: a gradient is not finite, so write nothing */
+    float *direction;        /* NULL, or see zero_own_optimizer_t's whole: prepare writes it, update reads it */
+} zero_own_update_t;
+/* Queues the update of a run of elements in the stream (NULL on the CPU: do it at once). Called on each rank in
+ * zero_step, for every run that the rank holds. How a tensor is cut into runs depends on the stage and the number of
+ * ranks. The bits do not if each element's new values depend on no other element. Any status but ZERO_OK ends
+ * zero_step. */
+typedef zero_status_t (*zero_own_update_fn)(void *user, const zero_own_update_t *update, zero_stream_t stream);
+
+/* The direction of a whole matrix, to be changed in place: row-major, in device memory. */
+typedef struct zero_own_whole {
+    zero_tensor_t tensor;
+    uint64_t rows, cols;
+    float *direction;        /* [rows][cols] */
+    const float *grad_scale; /* these three as in zero_own_update_t */
+    const uint64_t *step;
+    const uint32_t *skip;
+} zero_own_whole_t;
+/* Queues the change of one matrix in the stream (NULL on the CPU: do it at once). */
+typedef zero_status_t (*zero_own_whole_fn)(void *user, const zero_own_whole_t *whole, zero_stream_t stream);
+
+/* An optimizer of your own. With `prepare` and `whole`, it sees the matrices declared with hidden_matrix whole. A step
+ * of such a matrix has three parts; for other tensors only `update` is called, with direction NULL:
+ *
+ *     prepare   by runs: advances m and v by the gradient and writes `direction`, such as m; must not write weights
+ *     whole     on one rank per matrix, the matrix at once: changes its direction, for example normalizes rows
+ *     update    by runs: steps the weight along `direction`, which it only reads
+ *
+ * Units take turns, so that all ranks are busy. Directions are sent in fp32 (zero_plan_traffic counts them), through
+ * buffers that zero_plan counts. The bits are the same at every stage and number of ranks if prepare and update change
+ * each element by values of that element only. */
+struct zero_own_optimizer {
+    const char *name; /* checkpoints store it, and load only under the same name */
+    int n_arrays;     /* of its state: 1 (m) or 2 (m and v) */
+    zero_own_update_fn update;
+    void *user;                 /* passed to all three */
+    zero_own_update_fn prepare; /* NULL, and whole too: matrices are like other tensors */
+    zero_own_whole_fn whole;
+    uint8_t reserved[16];
+};
+
+/* ---- Hooks ---------------------------------------------------------------------------------------------------------
+ *
+ * For a look at reduced gradients, or at weights that have just been updated.
+ */
+
+/* Elements [first, first + n_elems) of the gradient of one tensor, which this rank has reduced. Device memory. */
+typedef struct zero_reduced {
+    zero_tensor_t tensor;
+    uint64_t first;
+    size_t n_elems;
+    float *grad; /* the sum over all ranks and micro-steps, to be read or changed in place, not yet clipped */
+    const float *loss_scale; /* it is still multiplied by this (zero_loss_scale) */
+    uint64_t step;           /* of the zero_step that will use it, from 1 */
+} zero_reduced_t;
+
+/* Functions of yours that are called at two places of a step, for all trained tensors, run by run; each may be NULL.
+ * They queue their work in the stream that they get (on the CPU it is NULL, and they do it at once), and libzero
+ * continues after it in that stream. Of libzero they may call only zero_device_copy. They are called from within calls
+ * of the engine, on the same thread. If one returns a status other than ZERO_OK, so does that call. If it is reduced,
+ * the step cannot be taken: the call has still done what other ranks wait for (a zero_grad_ready has ended its unit,
+ * and the unit before it in forward order is next), so continue the pass (its gradients no longer matter). zero_step
+ * then returns that status here and ZERO_ERROR_PEER on the other ranks, and zero_cancel abandons the step. If it is
+ * `updated`, some weights have changed and others not: see zero_step. How tensors are cut into runs depends on the
+ * stage and the number of ranks. The bits do not, if each element is changed by values of that element only, such as
+ * noise from a generator keyed by tensor, element and step. A function that changes nothing changes no bit. */
+struct zero_hooks {
+    /* Gets each reduced gradient, once per step, before norm and clipping: for noise, compression, logging. Each
+     * element is seen by one rank, at every stage. Called in the last micro-step's backward, some units after
+     * zero_grad_ready, or in zero_step. The norm is computed after it, which reads the reduced gradients once more. */
+    zero_status_t (*reduced)(void *user, const zero_reduced_t *reduced, zero_stream_t stream);
+    /* Gets each weight after its update, before it is published: for averages, or projections such as clipping. Sees
+     * the updated update->weight, m and v, and may change them. Called in zero_step on each rank for what it holds,
+     * which at stage 0 is all; also in a step that is skipped (update->skip). In bf16 and fp16 it takes 4 MiB, and one
+     * pass over the master weights in and one out. Not with offload. */
+    zero_own_update_fn updated;
+    void *user; /* passed to both */
+    uint8_t reserved[32];
+};
+
+/* ---- State ---------------------------------------------------------------------------------------------------------
+ *
+ * For weights from elsewhere, and for whoever reads weights, moments or gradients.
+ */
+
+/* Loads weights from a directory in Hugging Face's layout: model.safetensors, or model.safetensors.index.json and the
+ * files that it names. Tensors must have the declared names and shapes, and dtype F32, BF16 or F16; a leading
+ * "transformer." or "model." in a name, here or there, is ignored. Each rank reads only what it owns. Moments and
+ * AdamW's step count become zero. Call it between steps, with all results read.
+ *
+ * A "lm_head.weight" that is not declared must equal the token embedding ("wte.weight" or "embed_tokens.weight"), which
+ * the model uses in its place: otherwise returns ZERO_ERROR_FORMAT.
+ *
+ * Returns ZERO_ERROR_FORMAT if a number is not finite; the log line names it. Some weights may be overwritten by then,
+ * and the engine refuses to use them as after a failed zero_set_state. [collective] */
+ZERO_API zero_status_t zero_load_weights(zero_engine_t *engine, const char *directory);
+/* What a partial load did, in tensors. */
+typedef struct zero_partial {
+    int n_loaded;  /* declared and found */
+    int n_kept;    /* declared and not found: as they were */
+    int n_ignored; /* found and not declared */
+    int reserved[5];
+} zero_partial_t;
+/* As zero_load_weights, for a model that has something else than the directory, such as adapters or a new head: tensors
+ * that are not there keep their weights, so initialize them before. A tensor that is there must have the declared
+ * shape, and one at least must be: ZERO_ERROR_FORMAT otherwise, and nothing has changed. [collective] */
+ZERO_API zero_status_t zero_load_weights_partial(zero_engine_t *engine, const char *directory, zero_partial_t *partial);
+
+/* The fp32 arrays of a tensor. */
+typedef enum zero_array {
+    ZERO_ARRAY_WEIGHT, /* master weights */
+    ZERO_ARRAY_M,      /* AdamW's first moment, or the optimizer's one array */
+    ZERO_ARRAY_V,      /* AdamW's second moment; ZERO_ERROR_ARGUMENT with an optimizer that has none. Muon keeps none of
+                        * hidden matrices: theirs is 0, and what is set is dropped */
+    ZERO_ARRAY_GRAD    /* reduced gradient: of all ranks and micro-steps, without the loss scale, not clipped */
+} zero_array_t;
+
+#define ZERO_ALL_RANKS (-1) /* root: every rank */
+
+/* Reads one array of one tensor whole, in row-major order, to host memory: `data` has room for its elements on rank
+ * `root`, or on every rank with ZERO_ALL_RANKS; elsewhere it may be NULL. At every stage and on any number of ranks the
+ * same bits. Waits for the device; meant for tests, logs and tools, not for every step.
+ *
+ * Call it between steps; a gradient behind the last pass of a step, before zero_step, and not of a tensor whose state
+ * is offloaded (ZERO_ERROR_UNSUPPORTED). A frozen tensor has a weight alone: anything else is ZERO_ERROR_ARGUMENT. All
+ * ranks give the same tensor, array and root: ZERO_ERROR_MISMATCH otherwise. [collective] */
+ZERO_API zero_status_t zero_get_tensor(zero_engine_t *engine, zero_tensor_t tensor, zero_array_t array, int root,
+                                       float *data);
+/* Writes one array of one tensor whole, from host memory of rank `root`; with ZERO_ALL_RANKS from every rank's, which
+ * must be the same and are not compared. Weights are published to all ranks. The tensor's other arrays and AdamW's step
+ * count stay. Numbers must be finite, AdamW's ZERO_ARRAY_V not negative: ZERO_ERROR_ARGUMENT names the first that is
+ * not, and nothing has changed. Gradients cannot be set. With a root every rank needs host memory for the tensor during
+ * the call.
+ *
+ * Call it between steps. All ranks give the same tensor, array and root. [collective] */
+ZERO_API zero_status_t zero_set_tensor(zero_engine_t *engine, zero_tensor_t tensor, zero_array_t array, int root,
+                                       const float *data);
+
+/* Elements [first, first + n_elems) of one tensor, in row-major order, as fp32. The arrays have n_elems elements,
+ * belong to the engine, and are valid only during the callback. */
+typedef struct zero_chunk {
+    zero_tensor_t tensor;
+    uint64_t first;
+    size_t n_elems;
+    float *master; /* weights */
+    float *m;      /* AdamW's first moment, or the optimizer's one array; NULL if only weights are wanted, or frozen */
+    float *v;      /* AdamW's second moment; NULL with m, and for optimizers with one array */
+} zero_chunk_t;
+
+/* Fills or reads one chunk. Another status than ZERO_OK ends the call that it came from. */
+typedef zero_status_t (*zero_chunk_fn)(void *user, const zero_chunk_t *chunk);
+
+/* Writes weights, and with_moments also AdamW's moments. Calls `fill` for every chunk that this rank owns, which sets
+ * chunk->master, m and v; then publishes the state to all ranks. Each element is owned by exactly one rank, at every
+ * stage. Without with_moments, m and v are NULL and the moments and AdamW's step count become zero. Call it between
+ * steps; without with_moments also with all results read.
+ *
+ * If `fill` fails on a rank, that rank returns fill's status and the others return ZERO_ERROR_PEER. The weights are
+ * then incomplete: until this call, zero_init_parameters, zero_load_weights or zero_load succeeds, zero_begin,
+ * zero_get_state and zero_save_begin return ZERO_ERROR_ORDER. [collective] */
+ZERO_API zero_status_t zero_set_state(zero_engine_t *engine, bool with_moments, zero_chunk_fn fill, void *user);
+/* Reads weights and moments: calls `visit` for every chunk that this rank owns, in order of tensor and element. Waits
+ * for the device. Call it between steps. */
+ZERO_API zero_status_t zero_get_state(zero_engine_t *engine, zero_chunk_fn visit, void *user);
+
 /* ---- Memory plan ---------------------------------------------------------------------------------------------------
+ *
+ * To know what an engine will take, before there is one, and to choose what fits.
  */
 
 /* What memory is used for: constant, name, meaning. */
@@ -742,300 +1106,10 @@ ZERO_API zero_status_t zero_solve(const zero_model_t *model, const zero_config_t
                                   zero_comm_kind_t kind, int world_size, const zero_solve_t *limits,
                                   zero_solution_t *solution);
 
-/* ---- Engine --------------------------------------------------------------------------------------------------------
+/* ---- Memory of your own, and what an engine holds ------------------------------------------------------------------
  *
- * An engine owns the memory of one model on this rank and trains it. The order of its calls is in the example at the
- * top. "Between steps" means: outside a pass, and after zero_step if a micro-step has run. "With all results read"
- * means in addition that zero_step_wait has returned the result of every zero_step. A call made at another time returns
- * ZERO_ERROR_ORDER.
+ * For activations that the plan counts, and that offload may use while they are idle.
  */
-
-typedef struct zero_engine zero_engine_t;
-
-/* Plans and allocates all memory; steps allocate nothing afterwards. Compares declaration and configuration over ranks:
- * ZERO_ERROR_MISMATCH names the first rank that differs. Returns ZERO_ERROR_USAGE if a number of the configuration is
- * out of its range, and ZERO_ERROR_MEMORY, with the numbers, if the plan does not fit. The model may be destroyed
- * afterwards; comm and device must outlive the engine. [collective] */
-ZERO_API zero_status_t zero_engine_create(zero_comm_t *comm, zero_device_t *device, const zero_model_t *model,
-                                          const zero_config_t *config, zero_engine_t **engine);
-ZERO_API void zero_engine_destroy(zero_engine_t *engine); /* NULL is allowed. [collective] */
-
-/* Writes initial values as declared; moments and AdamW's step count become zero. Random values come from a
- * counter-based generator (Philox4x32-10, Salmon et al. 2011) keyed by seed, tensor and element, so they depend neither
- * on the world size nor on the stage. Call it between steps, with all results read. [collective] */
-ZERO_API zero_status_t zero_init_parameters(zero_engine_t *engine);
-
-/* Elements [first, first + n_elems) of one tensor, in row-major order, as fp32. The arrays have n_elems elements,
- * belong to the engine, and are valid only during the callback. */
-typedef struct zero_chunk {
-    zero_tensor_t tensor;
-    uint64_t first;
-    size_t n_elems;
-    float *master; /* weights */
-    float *m;      /* AdamW's first moment, or the optimizer's one array; NULL if only weights are wanted, or frozen */
-    float *v;      /* AdamW's second moment; NULL with m, and for optimizers with one array */
-} zero_chunk_t;
-
-/* Fills or reads one chunk. Another status than ZERO_OK ends the call that it came from. */
-typedef zero_status_t (*zero_chunk_fn)(void *user, const zero_chunk_t *chunk);
-
-/* Writes weights, and with_moments also AdamW's moments. Calls `fill` for every chunk that this rank owns, which sets
- * chunk->master, m and v; then publishes the state to all ranks. Each element is owned by exactly one rank, at every
- * stage. Without with_moments, m and v are NULL and the moments and AdamW's step count become zero. Call it between
- * steps; without with_moments also with all results read.
- *
- * If `fill` fails on a rank, that rank returns fill's status and the others return ZERO_ERROR_PEER. The weights are
- * then incomplete: until this call, zero_init_parameters, zero_load_weights or zero_load succeeds, zero_begin,
- * zero_get_state and zero_save_begin return ZERO_ERROR_ORDER. [collective] */
-ZERO_API zero_status_t zero_set_state(zero_engine_t *engine, bool with_moments, zero_chunk_fn fill, void *user);
-/* Loads weights from a directory in Hugging Face's layout: model.safetensors, or model.safetensors.index.json and the
- * files that it names. Tensors must have the declared names and shapes, and dtype F32, BF16 or F16; a leading
- * "transformer." or "model." in a name, here or there, is ignored. Each rank reads only what it owns. Moments and
- * AdamW's step count become zero. Call it between steps, with all results read.
- *
- * A "lm_head.weight" that is not declared must equal the token embedding ("wte.weight" or "embed_tokens.weight"), which
- * the model uses in its place: otherwise returns ZERO_ERROR_FORMAT.
- *
- * Returns ZERO_ERROR_FORMAT if a number is not finite; the log line names it. Some weights may be overwritten by then,
- * and the engine refuses to use them as after a failed zero_set_state. [collective] */
-ZERO_API zero_status_t zero_load_weights(zero_engine_t *engine, const char *directory);
-/* What a partial load did, in tensors. */
-typedef struct zero_partial {
-    int n_loaded;  /* declared and found */
-    int n_kept;    /* declared and not found: as they were */
-    int n_ignored; /* found and not declared */
-    int reserved[5];
-} zero_partial_t;
-/* As zero_load_weights, for a model that has something else than the directory, such as adapters or a new head: tensors
- * that are not there keep their weights, so initialize them before. A tensor that is there must have the declared
- * shape, and one at least must be: ZERO_ERROR_FORMAT otherwise, and nothing has changed. [collective] */
-ZERO_API zero_status_t zero_load_weights_partial(zero_engine_t *engine, const char *directory, zero_partial_t *partial);
-/* Reads weights and moments: calls `visit` for every chunk that this rank owns, in order of tensor and element. Waits
- * for the device. Call it between steps. */
-ZERO_API zero_status_t zero_get_state(zero_engine_t *engine, zero_chunk_fn visit, void *user);
-
-/* The fp32 arrays of a tensor. */
-typedef enum zero_array {
-    ZERO_ARRAY_WEIGHT, /* master weights */
-    ZERO_ARRAY_M,      /* AdamW's first moment, or the optimizer's one array */
-    ZERO_ARRAY_V,      /* AdamW's second moment; ZERO_ERROR_ARGUMENT with an optimizer that has none. Muon keeps none of
-                        * hidden matrices: theirs is 0, and what is set is dropped */
-    ZERO_ARRAY_GRAD    /* reduced gradient: of all ranks and micro-steps, without the loss scale, not clipped */
-} zero_array_t;
-
-#define ZERO_ALL_RANKS (-1) /* root: every rank */
-
-/* Reads one array of one tensor whole, in row-major order, to host memory: `data` has room for its elements on rank
- * `root`, or on every rank with ZERO_ALL_RANKS; elsewhere it may be NULL. At every stage and on any number of ranks the
- * same bits. Waits for the device; meant for tests, logs and tools, not for every step.
- *
- * Call it between steps; a gradient behind the last pass of a step, before zero_step, and not of a tensor whose state
- * is offloaded (ZERO_ERROR_UNSUPPORTED). A frozen tensor has a weight alone: anything else is ZERO_ERROR_ARGUMENT. All
- * ranks give the same tensor, array and root: ZERO_ERROR_MISMATCH otherwise. [collective] */
-ZERO_API zero_status_t zero_get_tensor(zero_engine_t *engine, zero_tensor_t tensor, zero_array_t array, int root,
-                                       float *data);
-/* Writes one array of one tensor whole, from host memory of rank `root`; with ZERO_ALL_RANKS from every rank's, which
- * must be the same and are not compared. Weights are published to all ranks. The tensor's other arrays and AdamW's step
- * count stay. Numbers must be finite, AdamW's ZERO_ARRAY_V not negative: ZERO_ERROR_ARGUMENT names the first that is
- * not, and nothing has changed. Gradients cannot be set. With a root every rank needs host memory for the tensor during
- * the call.
- *
- * Call it between steps. All ranks give the same tensor, array and root. [collective] */
-ZERO_API zero_status_t zero_set_tensor(zero_engine_t *engine, zero_tensor_t tensor, zero_array_t array, int root,
-                                       const float *data);
-
-typedef enum zero_pass {
-    ZERO_PASS_TRAIN, /* forward through all units, then backward in reverse */
-    ZERO_PASS_EVAL,  /* forward only */
-    /* Forward and backward without this model's gradients, for the gradient of its input: a GAN's discriminator while
-     * the generator learns, a reward model. zero_grad says NULL, nothing is reduced, and no step counts it. */
-    ZERO_PASS_INPUT_GRAD,
-} zero_pass_t;
-
-/* Begins a micro-step (train) or another pass, which is allowed between steps. Returns ZERO_ERROR_ORDER inside a pass,
- * and if zero_step is due. [collective] */
-ZERO_API zero_status_t zero_begin(zero_engine_t *engine, zero_pass_t pass, zero_stream_t stream);
-/* Makes the unit's full parameters resident (in backward: unless zero_model_set_unshard_in_backward says that they are
- * not read there) and, in backward, provides a buffer for its gradients. Acquire one unit at a time, in the declared
- * order; another order is ZERO_ERROR_ORDER at once. [collective] */
-ZERO_API zero_status_t zero_acquire(zero_engine_t *engine, zero_unit_t unit, zero_stream_t stream);
-/* Ends the unit's use in forward. Work that is already queued in the stream still finds its parameters. */
-ZERO_API zero_status_t zero_release(zero_engine_t *engine, zero_unit_t unit, zero_stream_t stream);
-/* Ends the unit's use in backward: all its gradients are written (by work queued in the stream), and their reduction
- * starts. Returns ZERO_ERROR_ARGUMENT if zero_config_t's check finds one that is not written. [collective] */
-ZERO_API zero_status_t zero_grad_ready(zero_engine_t *engine, zero_unit_t unit, zero_stream_t stream);
-/* Says that this rank does not use the unit in this pass: a branch that is not taken, an expert without tokens. Call it
- * instead of zero_acquire and zero_release in forward, and instead of zero_acquire and zero_grad_ready in backward,
- * where it adds zero to the gradients that the unit would write. Other ranks may use the unit, and a unit may be used
- * in forward and not in backward. Its gathers and its reduction still take place. [collective, with zero_acquire ...]
- */
-ZERO_API zero_status_t zero_unused(zero_engine_t *engine, zero_unit_t unit, zero_stream_t stream);
-
-/* Returns the tensor's full parameter in device memory: row-major, in the configured dtype, aligned to 128 bytes unless
- * the tensor is packed. NULL unless a unit that uses the tensor is acquired. The engine owns the memory. It is valid
- * until the unit is released, for work queued in the stream in which the unit was acquired. Ask again after every
- * acquire: the address may change. A tensor that is gathered in fp8 is an error, which is logged: zero_param_fp8 has
- * it. */
-ZERO_API const void *zero_param(const zero_engine_t *engine, zero_tensor_t tensor);
-
-/* The same for programs that compute in fp32. NULL, and a line in the log, if the configured dtype is another: numbers
- * in bf16 would be taken for floats. */
-ZERO_API const float *zero_param_fp32(const zero_engine_t *engine, zero_tensor_t tensor);
-
-/* The scales of a matrix in fp8: scale is the largest power of two with which no element passes the format's largest
- * number, E4M3's 448. In device memory they are aligned to 16 bytes, as cuBLASLt wants inverse. */
-typedef struct zero_fp8_scales {
-    float inverse, scale; /* byte = element * scale, rounded; inverse is NaN if an element is infinite or NaN */
-    uint32_t absmax;      /* the bits of the largest |element| as fp32, by which NaN > infinity > numbers */
-    uint32_t unused;      /* 0; makes the next one of an array aligned */
-} zero_fp8_scales_t;
-
-typedef struct zero_fp8_param {
-    const uint8_t *data;             /* E4M3, rounded to nearest even: memory, layout and lifetime as zero_param's */
-    const zero_fp8_scales_t *scales; /* in device memory: one array of all matrices, as declared */
-} zero_fp8_param_t;
-/* Returns the tensor's full parameter in fp8: element = value of its byte * scales->inverse. data is NULL unless a unit
- * that uses the tensor is acquired, and if it is not gathered in fp8 (zero_config_t's gather_fp8). */
-ZERO_API zero_fp8_param_t zero_param_fp8(const zero_engine_t *engine, zero_tensor_t tensor);
-
-typedef struct zero_grad_buffer {
-    /* The tensor's full gradient: memory, layout and lifetime as zero_param's. NULL in forward, and if it is frozen. */
-    void *data;
-    zero_dtype_t dtype; /* the configured dtype; fp32 if stages 0-1 accumulate micro-steps before reducing them */
-    bool accumulate;    /* true: add to what is there; false: overwrite every element */
-} zero_grad_t;
-/* Returns where and how to write the tensor's gradient. Gradients are summed over ranks and micro-steps, not averaged:
- * divide the loss by the global batch.
- *
- * The sum is taken in fp32, in the order of v = micro-step * world size + rank, from v = 0 on. So a program has the
- * same bits on any number of ranks that divides the micro-batches of a step if it does three things: micro-step j of
- * rank r computes micro-batch v of the step; what it computes depends on v and the weights alone; and what it sums
- * itself, such as the loss (zero_step), has no order. */
-ZERO_API zero_grad_t zero_grad(const zero_engine_t *engine, zero_tensor_t tensor);
-
-/* Returns the address of one float in device memory: multiply the loss's gradient by it. The engine divides it out
- * again before norm and update. It is 1 for fp32 and bf16; for fp16 it changes only in zero_step. */
-ZERO_API const float *zero_loss_scale(const zero_engine_t *engine);
-
-/* Ends the step, after config.micro_steps micro-steps: computes the global gradient norm, clips, updates this rank's
- * shards by the optimizer, and publishes the new parameters. A non-finite norm skips the update. The work is queued in
- * the stream; zero_step_wait returns the result.
- *
- * With norm the square root of the sum of squares of all gradients, g = gradient * min(1, grad_clip / (norm + 1e-6)),
- * and t the number of steps that were not skipped:
- *
- *     AdamW     m = beta1 m + (1 - beta1) g                  v = beta2 v + (1 - beta2) g^2
- *               w = w - lr decay w - lr (m / (1 - beta1^t)) / (sqrt(v / (1 - beta2^t)) + eps)
- *     SGD       h = g + decay w       m = momentum m + h     w = w - lr m
- *     Nesterov  h = g + decay w       m = momentum m + h     w = w - lr (h + momentum m)
- *     Lion      w = w - lr decay w - lr sign(beta1 m + (1 - beta1) g)     m = beta2 m + (1 - beta2) g
- *     Muon      m = mu m + (1 - mu) g      u = mu m + (1 - mu) g          (mu: muon_momentum)
- *               w = w - lr decay w - lr 0.2 sqrt(max(rows, columns)) orthogonalized(u)
- *
- * where decay is weight_decay for tensors declared with it, else 0; zero_set_group has others for single tensors. 8-bit
- * AdamW is AdamW, from the m and v that its codes stand for. SGD and Nesterov are torch.optim.SGD's, with dampening 0:
- * their decay is part of the gradient, and so of the momentum.
- *
- * Muon is torch.optim.Muon (2.9), with Nesterov's momentum and adjust_lr_fn = "match_rms_adamw" (Liu et al. 2025,
- * arXiv:2502.16982): its updates are about as large as AdamW's, so that both use one lr and one weight_decay.
- * orthogonalized(u) is X after muon_steps times X = a X + (b G + c G G) X, with G = X X^T, from X = u / max(|u|, 1e-7)
- * on, |u| Frobenius's norm, a, b, c = 3.4445, -4.7750, 2.0315 (if there are more rows than columns, of the transpose).
- * Products are computed in fp32 on CPUs, in fp16 with sums in fp32 on GPUs. One rank computes each matrix, which it
- * gets whole; units take turns, so that all ranks are busy.
- *
- * lr: the learning rate of this step; finite and the same on every rank. local_loss: one double in device memory, this
- * rank's share of the loss, or NULL. It is read in stream order, and summed over ranks in rank order. Round what each
- * micro-batch adds to it to a multiple of one power of two, such as 2^-42: then all sums are exact, and the loss is the
- * same on any number of ranks. The norm needs no such care: it is exact except for one rounding of every 64
- * squares.
- *
- * Up to two steps may wait for their results to be read. A third is ZERO_ERROR_ORDER, as is a step whose micro-steps
- * are not all done. [collective] */
-ZERO_API zero_status_t zero_step(zero_engine_t *engine, float lr, const double *local_loss, zero_stream_t stream);
-
-/* Sets how many micro-steps a step has, from the next step on: config.micro_steps until the first call. Any number from
- * 1 on if the engine was created with micro_steps of 2 or more. If it was created with 1, its memory is planned for one
- * reduction a step, and a larger number is ZERO_ERROR_USAGE. Call it between steps; results may be pending. Numbers
- * that differ over ranks are ZERO_ERROR_MISMATCH. [collective] */
-ZERO_API zero_status_t zero_set_micro_steps(zero_engine_t *engine, int micro_steps);
-
-/* Settings of the optimizer for one tensor. Those that the optimizer does not have are ignored: momentum is SGD's, the
- * betas AdamW's and Lion's, eps AdamW's. For hidden matrices Muon uses lr_scale and weight_decay. */
-typedef struct zero_group {
-    float lr_scale;     /* the tensor's learning rate is zero_step's times this, in fp32: finite, at least 0 */
-    float weight_decay; /* whether the tensor is declared with decay or not */
-    float beta1, beta2, eps, momentum; /* as in zero_config_t */
-    uint8_t reserved[40];
-} zero_group_t;
-/* Gives one tensor settings of its own, from the next step on, such as a smaller learning rate for an embedding or
- * other betas for a head. group: NULL takes them back. Call it before every step for a schedule: a call costs no memory
- * and no waiting. While any tensor has settings of its own, a step runs one more small kernel. The norm is still that
- * of all gradients. An optimizer of your own finds the tensor's lr and decay in zero_own_update_t.
- *
- * A zero_load or zero_init_parameters leaves the settings as they are. Checkpoints do not have them, as they do not
- * have zero_config_t: set them again when you resume.
- *
- * Call it between steps, on every rank alike; results may be pending. Ranks compare the settings of all tensors in the
- * next step: zero_step_wait returns ZERO_ERROR_MISMATCH if they differ, and the step has changed nothing. A frozen
- * tensor is ZERO_ERROR_ARGUMENT. */
-ZERO_API zero_status_t zero_set_group(zero_engine_t *engine, zero_tensor_t tensor, const zero_group_t *group);
-/* Returns the settings that the next step takes: those of zero_set_group, else lr_scale 1 and the configuration's, with
- * weight_decay 0 if the tensor is declared without decay. Change what it returns and set that. */
-ZERO_API zero_status_t zero_get_group(const zero_engine_t *engine, zero_tensor_t tensor, zero_group_t *group);
-
-/* Abandons the current step, in a pass or between its passes: after a bad batch, an exception, a refused gradient. The
- * engine is then as the previous zero_step left it, and the next zero_begin begins the step again, with the same
- * number. An eval pass ends likewise. Between steps it changes nothing.
- *
- *     gathers in flight           are waited for and forgotten; the next acquire gathers again
- *     gradients                   of the step are discarded, also those of earlier micro-steps
- *     weights, moments, t, loss scale, notices, settings of tensors      stay as they are
- *     results not read            stay pending; zero_step_wait returns them as before
- *     pointers of zero_param and zero_grad          end, also those of a unit that is still acquired
- *     times                       exposed_comm_ms of the next result includes what the cancelled passes waited
- *
- * Waits for the device. All ranks must have come to the same place, as they do on the way through a pass: otherwise it
- * is ZERO_ERROR_MISMATCH, and nothing has changed. So let ranks find out together whether one of them cannot go on, by
- * zero_comm_agree at a fixed place (before zero_begin, after forward). Or let a rank that fails go through the rest of
- * the pass without computing, and agree before zero_step. After a communication or device error nothing can be
- * cancelled: the call returns an error again. If zero_step has failed with some weights updated and others not, the
- * step ends, but the call returns ZERO_ERROR_ORDER: weights must be loaded or set first. [collective] */
-ZERO_API zero_status_t zero_cancel(zero_engine_t *engine);
-
-/* Announces a number to all ranks without extra communication. It travels with each later zero_step of this rank, and
- * every result has the largest number of all ranks. So all ranks learn after the same step what one rank knows: a
- * signal has come, or a time limit is near. It is 0 until you set it. */
-ZERO_API void zero_set_notice(zero_engine_t *engine, uint32_t notice);
-
-typedef struct zero_step_result {
-    uint64_t step;    /* counts from 1 */
-    float loss;       /* sum of local_loss over ranks */
-    float grad_norm;  /* before clipping */
-    float loss_scale; /* that this step used */
-    bool skipped;     /* the norm was not finite: weights and moments are unchanged */
-    uint32_t notice;  /* the largest that any rank had set by zero_set_notice before this zero_step */
-    /* Time on this rank's device, from the end of the previous step to the end of the update on all ranks. If no step
-     * was pending at this step's first zero_begin, it counts from there. */
-    double step_ms;
-    /* How long this rank's compute waited for communication in this step. Inside a pass the wait counts from the end of
-     * a unit's compute, so your own work between two units is included if communication takes longer. */
-    double exposed_comm_ms;
-    uint64_t reserved[4];
-} zero_step_result_t;
-
-/* Waits for the oldest step whose result has not been read, and returns its result: apart from the times, the same bits
- * on every rank. On GPUs call it one step late, so that the host can queue work ahead.
- *
- * Returns ZERO_ERROR_NONFINITE after max_skipped_steps skipped steps in a row; the result is set then, too. Returns
- * ZERO_ERROR_MISMATCH if ranks came to the step by different calls or with different learning rates, and
- * ZERO_ERROR_ORDER if there is no result to read. */
-ZERO_API zero_status_t zero_step_wait(zero_engine_t *engine, zero_step_result_t *result);
-
-/* Returns t, AdamW's step count: the steps that were not skipped, as of the last result that was read. */
-ZERO_API uint64_t zero_get_adam_step(const zero_engine_t *engine);
-/* Sets t when a run resumes; zero_load does so itself. Set the same on every rank, between steps, with all results
- * read. */
-ZERO_API zero_status_t zero_set_adam_step(zero_engine_t *engine, uint64_t adam_step);
 
 /* Allocates zeroed device memory for your own use, aligned to 256 bytes and counted under `category`. The engine owns
  * it and frees it when it is destroyed. Only before the first zero_begin. */
@@ -1195,6 +1269,8 @@ ZERO_API zero_status_t zero_host_copies_open(zero_comm_t *comm, const char *dire
 ZERO_API zero_status_t zero_host_copies_remove(zero_comm_t *comm, const char *directory);
 
 /* ---- Trace ---------------------------------------------------------------------------------------------------------
+ *
+ * To see what the device did when, and what it waited for.
  */
 
 /* Kinds of device work that can be traced. */
