@@ -15,6 +15,7 @@
 #include "comm/bootstrap/roll_call.h"
 #include "comm/comm.h"
 #include "comm/host/mpi.h"
+#include "comm/host/progress.h"
 
 /* A process has one MPI, which its communicators share. It can be started only once, and not be used after it is
  * finalized. */

@@ -17,6 +17,7 @@
 #include "base/log.h"
 #include "base/system.h"
 #include "comm/host/mpi.h"
+#include "comm/host/progress.h"
 
 typedef struct entry {
     uint64_t kind; /* of the rank's communicator, + 1; 0 if the rank has not come */

@@ -15,7 +15,7 @@
 
 #include "base/cuda_status.h"
 #include "base/system.h"
-#include "comm/communicator.h"
+#include "comm/collectives.h"
 #include "comm/gpu/transports.h"
 
 enum { COMM_GATHER, COMM_REDUCE, N_COMMS };

@@ -13,7 +13,7 @@
 #include <stdlib.h>
 
 #include "base/log.h"
-#include "comm/communicator.h"
+#include "comm/collectives.h"
 #include "comm/gpu/transports.h"
 
 #define PAGE_BYTES ((size_t)4096)

@@ -20,6 +20,7 @@
 #include "base/log.h"
 #include "comm/host/messages.h"
 #include "comm/host/mpi.h"
+#include "comm/host/progress.h"
 #include "comm/host/shared_block.h"
 
 #define SIDE_BYTES ((size_t)2 << 20) /* of the staging buffer, at least: with many ranks */

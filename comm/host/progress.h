@@ -15,6 +15,24 @@
 #define ZERO_PROGRESS_TAG 0 /* of announcements; collectives have the tags above */
 #define ZERO_N_RECENT 4     /* the root may be further on when its broadcast is compared */
 
+/* ---- calls of MPI: how an error becomes a status, and how its own collectives are waited for ---- */
+
+/* Logs the MPI call that failed with the text that MPI has for `error`. Returns ZERO_ERROR_COMM. */
+zero_status_t zero_mpi_fail(int error, const char *call);
+
+/* Waits for a nonblocking call of MPI to complete. Returns ZERO_ERROR_TIMEOUT, without a line, if it has not after
+ * timeout_ns: MPI may then still use what was given to it. */
+zero_status_t zero_mpi_await(MPI_Request *request, int64_t timeout_ns);
+
+#define ZERO_TRY_MPI(call)                                                                                             \
+    do {                                                                                                               \
+        int zero_try_error = (call);                                                                                   \
+        if (zero_try_error != MPI_SUCCESS)                                                                             \
+            return zero_mpi_fail(zero_try_error, #call);                                                               \
+    } while (0)
+
+/* ---- progress ---- */
+
 /* Which collective a rank has come to, and its calls in the last ones. */
 typedef struct zero_announcement {
     uint64_t n_collectives;            /* started so far: the number of the current one */

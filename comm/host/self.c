@@ -1,8 +1,8 @@
 /* self.c - the transport of one rank: there are no peers, so the collectives are local copies. */
 #include <string.h>
 
+#include "comm/collectives.h"
 #include "comm/comm.h"
-#include "comm/communicator.h"
 
 static zero_status_t self_all_gather(zero_comm_t *comm, zero_lane_t lane, const zero_window_t *window,
                                      zero_ranks_t ranks, size_t src_offset, size_t src_stride, void *dst,

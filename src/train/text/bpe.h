@@ -7,9 +7,19 @@
 #ifndef ZEROTRAIN_BPE_H
 #define ZEROTRAIN_BPE_H
 
-#include "train/text/tokenizer.h"
+#include "zero.h"
 
 #define BPE_MARK "\u2581" /* stands for a space in SentencePiece's vocabularies, which begin words with it */
+
+/* A list of tokens that grows. */
+
+typedef struct tokens {
+    int32_t *at;
+    size_t n, capacity;
+} tokens_t;
+
+zero_status_t tokens_add(tokens_t *tokens, int32_t token);
+void tokens_free(tokens_t *tokens); /* all zeros is allowed */
 
 typedef struct bpe_token {
     char *bytes; /* NULL: the vocabulary has no such token */

@@ -15,20 +15,8 @@
 #ifndef ZEROTRAIN_TOKENIZER_H
 #define ZEROTRAIN_TOKENIZER_H
 
+#include "train/text/bpe.h"
 #include "zero.h"
-
-/* ---- tokens ---- */
-/* A list of tokens that grows. */
-
-typedef struct tokens {
-    int32_t *at;
-    size_t n, capacity;
-} tokens_t;
-
-zero_status_t tokens_add(tokens_t *tokens, int32_t token);
-void tokens_free(tokens_t *tokens); /* all zeros is allowed */
-
-/* ---- tokenizer ---- */
 
 typedef struct tokenizer tokenizer_t;
 

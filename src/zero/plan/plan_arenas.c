@@ -1,6 +1,6 @@
 /* plan_arenas.c - see plan.h. Buffers are laid out in the order of the functions below, so that equal settings
  * give equal offsets on every rank. */
-#include "zero/plan/plan.h"
+#include "zero/plan/plan_arenas.h"
 
 #include "comm/comm.h"
 #include "comm/routes.h"

@@ -12,7 +12,7 @@
 
 #include "base/log.h"
 #include "base/system.h"
-#include "comm/communicator.h"
+#include "comm/collectives.h"
 #include "comm/gpu/transports.h"
 #include "comm/host/shared_block.h"
 #include "tests/mpi/expect.h"

@@ -5,7 +5,7 @@
 #include <stdio.h>
 
 #include "train/kernels/attention/cudnn/attention_cudnn.h"
-#include "train/kernels/cuda/kernels_cuda.h"
+#include "train/kernels/cuda/context.h"
 
 zero_status_t zero_cuda_attention_create(zero_model_context_t *ctx)
 {

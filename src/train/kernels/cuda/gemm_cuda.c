@@ -12,7 +12,7 @@
 #include <string.h>
 
 #include "kernels/cublaslt.h"
-#include "train/kernels/cuda/kernels_cuda.h"
+#include "train/kernels/cuda/context.h"
 
 /* ---- Plans ---- */
 

@@ -1,7 +1,7 @@
 /* kernels_cuda.c - the CUDA table of model kernels: the context, the workspace's size, and the functions that only
  * launch kernels.
  */
-#include "train/kernels/cuda/kernels_cuda.h"
+#include "train/kernels/cuda/context.h"
 
 #include <stdlib.h>
 

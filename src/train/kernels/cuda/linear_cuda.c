@@ -4,7 +4,7 @@
 #include <stdio.h>
 
 #include "train/kernels/common.h"
-#include "train/kernels/cuda/kernels_cuda.h"
+#include "train/kernels/cuda/context.h"
 #include "train/kernels/cuda/launch.h"
 
 size_t zero_cuda_linear_workspace(const zero_model_limits_t *limits)

@@ -5,7 +5,7 @@
  * narrower than fp32 is summed in fp32 scratch and rounded once. With few rows (fewer than about 2 dim) that scratch
  * would be larger than all the logits, so there is one chunk. The number of chunks depends on sizes alone.
  */
-#include "train/kernels/cuda/kernels_cuda.h"
+#include "train/kernels/cuda/context.h"
 
 /* Bytes of a chunk's logits: 16 x 1024 rows of GPT-2's vocabulary take three chunks. Larger chunks read and write
  * dweight less often; smaller ones leave memory for activations. */

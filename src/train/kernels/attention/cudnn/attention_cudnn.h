@@ -4,7 +4,7 @@
 
 #include "train/kernels/attention/cudnn/cudnn_graph.h"
 #include "train/kernels/common.h"
-#include "train/kernels/cuda/kernels_cuda.h"
+#include "train/kernels/cuda/context.h"
 
 zero_status_t zero_cudnn_create(zero_model_context_t *ctx, zero_cudnn_t **cudnn);
 void zero_cudnn_destroy(zero_cudnn_t *cudnn); /* NULL is allowed */

@@ -2,7 +2,7 @@
  * one, as fast as in training, and the keys and values are copied to the cache. Later it is attention_cached.cu's, as
  * many rows at a time as the workspace has partial sums for: at least one.
  */
-#include "train/kernels/cuda/kernels_cuda.h"
+#include "train/kernels/cuda/context.h"
 
 #define BLOCKS_WANTED ((size_t)(2 * ZERO_NORM_SMS)) /* for one row */
 #define MAX_ROWS ((size_t)65535)                    /* of a launch: the grid's z */

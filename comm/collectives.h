@@ -1,6 +1,7 @@
-/* communicator.h - windows in memory that no peer reads, for transports that send messages or have one rank. */
-#ifndef ZERO_COMMUNICATOR_H
-#define ZERO_COMMUNICATOR_H
+/* collectives.h - windows in memory that no peer reads, for transports that send messages or have one rank. The small
+ * collectives themselves are declared in zero.h. */
+#ifndef ZERO_COLLECTIVES_H
+#define ZERO_COLLECTIVES_H
 
 #include "comm/comm.h"
 

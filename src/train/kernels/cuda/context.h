@@ -1,18 +1,17 @@
-/* kernels_cuda.h - what the C files of the CUDA model kernels share: the context behind zero_model_context_t, its
+/* context.h - what the C files of the CUDA model kernels share: the context behind zero_model_context_t, its
  * stream, and scratch from its workspace.
  *
  * Activations have the dtype of the weights, for which the context was created. The C files decide which algorithm
  * runs, how the workspace is divided and what is refused; the .cu files hold kernels and the launchers of
  * launch.h. Every sum is taken in fp32, in an order that depends on shapes alone.
  */
-#ifndef ZERO_MODEL_CUDA_H
-#define ZERO_MODEL_CUDA_H
+#ifndef ZERO_CUDA_CONTEXT_H
+#define ZERO_CUDA_CONTEXT_H
 
 #include "base/cuda_status.h"
 #include "train/kernels/common.h"
 #include "train/kernels/cuda/launch.h"
 #include "train/kernels/kernels.h"
-#include "train/kernels/kernels_cpu.h"
 
 typedef struct zero_gemm_plans zero_gemm_plans_t; /* gemm_cuda.c: cuBLASLt's algorithm for each shape */
 typedef struct zero_cudnn zero_cudnn_t;           /* attention_cudnn.c: cuDNN's plan for each shape */
