@@ -153,7 +153,7 @@ ZERO_API const char *zero_status_text(zero_status_t status);
 
 /* ---- Communicator --------------------------------------------------------------------------------------------------
  *
- * This and the next five chapters are all that a training program needs: the twenty calls of examples/linear.c. Each
+ * This and the next five chapters are all that a training program needs: nearly all calls of examples/linear.c. Each
  * later chapter begins with when you need it.
  */
 

@@ -1,5 +1,5 @@
-/* float_bits.h - the bits of a float, for the arithmetic that all devices share (shard_math.h, float_bits.h). Valid as
- * C17 and as CUDA C++.
+/* float_bits.h - the bits of a float, fp8's formats and scales, for the arithmetic that all devices share
+ * (shard_math.h). Valid as C17 and as CUDA C++.
  */
 #ifndef ZERO_FLOAT_BITS_H
 #define ZERO_FLOAT_BITS_H

@@ -1,5 +1,5 @@
-/* muon.c - the two ends of Muon's update on the CPU, element by element: momentum, and the step of the weights. What is
- * between them is in muon.c. Called through the table.
+/* muon.c - Muon on the CPU: products of matrices, the Newton-Schulz iteration, momentum before it and the step of the
+ * weights behind it. Called through the table. On CUDA the iteration is in orthogonalize_cuda.c.
  */
 #include <math.h>
 #include <string.h>

@@ -30,7 +30,7 @@ $(GPU)/%_own_optimizer: $(GPU)/%_own_optimizer.o $(GPU)/own_optimizer.cu.o $(BUI
 	$(call link,-Wl$(_comma)--as-needed $(LIB_LIBS))
 $(GPU)/%: $(GPU)/%.o $(BUILD)/libzero.a
 	$(call link,-Wl$(_comma)--as-needed $(LIB_LIBS))
-# test_model_cuda for racecheck of compute-sanitizer: in some kernels every lane arrives (attention/causal.cuh).
+# test_model_cuda for racecheck of compute-sanitizer: in some kernels every lane arrives (attention/hopper/causal.cuh).
 ELECTING := $(filter $(addprefix %/,forward_causal_mma.cu.o backward_causal_64_mma.cu.o backward_causal_128_mma.cu.o),\
             $(MODEL_OBJ))
 $(BUILD)/%.racecheck.o: %.cu $(BUILD)/settings

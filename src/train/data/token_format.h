@@ -40,8 +40,7 @@ bool token_header_is_ours(const unsigned char *head, uint64_t n_bytes);
 zero_status_t token_header_read(const char *path, const unsigned char *head, uint64_t n_bytes, token_header_t *header);
 
 /* ---- token documents ---- */
-/* Which documents begin within a part of a file. Only zerotrain's own token files say
- * (token_format.h). */
+/* Which documents begin within a part of a file. Only zerotrain's own token files say. */
 
 bool token_documents_are_there(const token_file_t *file);
 /* Sets begins[0 .. *n_begins - 1] to those of 0 .. n_tokens - 1, ascending, for which a document begins with token
@@ -54,8 +53,8 @@ zero_status_t token_documents_find(const token_file_t *file, int64_t first, int6
 zero_status_t token_documents_check(const token_file_t *file);
 
 /* ---- token mask ---- */
-/* Which tokens of a file count as targets, as zerotrain's own token files can say (token_format.h). In
- * files without a mask every token counts. */
+/* Which tokens of a file count as targets, as zerotrain's own token files can say. In files without a mask every token
+ * counts. */
 
 bool token_mask_is_there(const token_file_t *file);
 /* Counts those of n_tokens from `first` on that count as targets. Logs nothing: sets *fault on failure. */

@@ -1,9 +1,9 @@
 /* hf_keys.c - see hf_keys.h.
  *
- * Every key of transformers' configuration classes, old and new, is of one kind: a setting (hf_keys.c, and the rows
- * READ here), one that must have the value that is computed with (`fixed` there, and ONE and SAME here), or one that
- * changes no loss (ANY). tests/reference/config_keys.py compares each with transformers at another value than its
- * default. A key that is in no table is said, once: transformers' classes do not know it, either.
+ * Every key of transformers' configuration classes, old and new, is of one kind: a setting (the families' tables, and
+ * the rows READ here), one that must have the value that is computed with (`fixed` there, and ONE and SAME here), or
+ * one that changes no loss (ANY). tests/reference/config_keys.py compares each with transformers at another value than
+ * its default. A key that is in no table is said, once: transformers' classes do not know it, either.
  */
 #include "train/hub/hf_keys.h"
 

@@ -1,4 +1,5 @@
-/* hf_keys.h - which keys of config.json are known, and what they may be. hf_keys.h has those that are settings. */
+/* hf_keys.h - which keys of config.json are known, and what they may be. First the tables of the families: their
+ * settings. */
 #ifndef ZEROTRAIN_HF_KEYS_H
 #define ZEROTRAIN_HF_KEYS_H
 

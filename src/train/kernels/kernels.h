@@ -10,8 +10,8 @@
  * scratch comes from the context's workspace, whose size is `workspace_bytes`. Only src/train/ calls these functions;
  * libzero does not link them.
  */
-#ifndef ZERO_MODEL_H
-#define ZERO_MODEL_H
+#ifndef ZERO_KERNELS_H
+#define ZERO_KERNELS_H
 
 #include "kernels/float_bits.h"
 #include "zero.h"

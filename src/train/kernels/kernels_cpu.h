@@ -5,8 +5,8 @@
  * and rounded once. OpenMP divides the work; OpenBLAS runs each call on one thread, so that two thread pools do not
  * compete.
  */
-#ifndef ZERO_MODEL_CPU_H
-#define ZERO_MODEL_CPU_H
+#ifndef ZERO_KERNELS_CPU_H
+#define ZERO_KERNELS_CPU_H
 
 #include <cblas.h>
 #include <limits.h>
@@ -177,7 +177,7 @@ static inline void zero_row_add(float *out, const float *residual, const float *
     }
 }
 
-/* ---- The functions of the table; contracts are in model.h ---- */
+/* ---- The functions of the table; contracts are in kernels.h ---- */
 
 #define ZERO_MODEL_FN(name) ZERO_ISA(zero_model_##name)
 

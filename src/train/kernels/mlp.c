@@ -95,7 +95,7 @@ zero_status_t ZERO_MODEL_FN(gelu_backward)(zero_model_context_t *ctx, void *dx, 
 /* ---- swiglu ---- */
 /* SwiGLU's product on the CPU: silu(gate) * up, silu(x) = x / (1 + e^-x) (Shazeer 2020, arXiv:2002.05202).
  *
- * It takes one exponential per element, and subtracts no near-equal numbers in the tails, as in mlp.c. */
+ * It takes one exponential per element, and subtracts no near-equal numbers in the tails, as GELU does. */
 
 static inline float silu(float x)
 {

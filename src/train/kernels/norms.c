@@ -156,7 +156,7 @@ zero_status_t ZERO_MODEL_FN(layernorm_backward)(zero_model_context_t *ctx, void 
 /* RMSNorm on the CPU (Zhang & Sennrich 2019, arXiv:1910.07467): of rows, with the residual sum before it,
  * and of every q and k head on its own.
  *
- * As in norms.c, threads take rows, sums within a row run in a fixed number of lanes, and the weight's gradient is
+ * As above, threads take rows, sums within a row run in a fixed number of lanes, and the weight's gradient is
  * summed in a fixed number of row parts, which are added in order. */
 
 /* Computes y for forward and backward alike, so that both get the same bits. */

@@ -18,7 +18,7 @@
 #define OPTIONS_SEQ_LEN 1024    /* unless it is set, or a table of positions in init says otherwise */
 #define OPTIONS_FP8_MULTIPLE 16 /* of every extent of a product in fp8 */
 
-/* Settings that are left to the solver (fit/solve.h), as RECOMPUTE_AUTO is. */
+/* Settings that are left to the solver (planning/solve.h), as RECOMPUTE_AUTO is. */
 #define MICRO_BATCH_AUTO (-1)
 #define STAGE_AUTO (-1)
 #define PRECISION_OF_DEVICE (-1) /* of generate: fp32 on the CPU, bf16 on GPUs; settled with the device */

@@ -1,5 +1,5 @@
-/* options_command_line.c - parses argv: options, by getopt_long from a table that --help prints
- * (options_command_line.c), and the one CFG.ini.
+/* options_command_line.c - parses argv: options, by getopt_long from a table that --help and the man page
+ * print, and the one CFG.ini.
  *
  * Settings (--set, --stage, --trace) are only collected at first. They are applied after the file, which they override.
  */
@@ -14,9 +14,7 @@
 #include "train/options/options_rows.h"
 #include "train/report/report.h"
 
-/* ---- options rows ---- */
-/* The table of the command line's options, from which options_command_line.c parses them, and --help
- * and the man page print them. */
+/* ---- The table ---- */
 
 #define FOR_TRAIN FOR(COMMAND_TRAIN)
 #define FOR_WEIGHTS (FOR_TRAIN | FOR(COMMAND_EVALUATE)) /* those that read a checkpoint of checkpoint.dir */

@@ -1,16 +1,15 @@
 /* options_table.h - the table of settings, and what is built on it. For src/train and the tests.
  *
  *   options_table.c         the rows
- *   options.c          all values, for checkpoints and metrics
- *   options_value.c         one value: text to field and back, with type, range and choices checked
+ *   options.c               all of these in order; what depends on the device; values for checkpoints and metrics;
+ * --help options_value.c         one value: text to field and back, with type, range and choices checked
  *   options_suggest.c       near misses
  *   options_file.c          CFG.ini
- *   options_command_line.c  argv; the rows of its options are in options_command_line.c
+ *   options_command_line.c  argv, with the table of its options (options_rows.h numbers them)
  *   options_commands.c      fit, evaluate: their words, and which options are theirs
- *   options.c          --help
- *   options.c        what depends on the device
  *   options_resolve.c       what must hold between settings, and what is derived from them
- *   options.c               all of these in order
+ *   named_files.c           that a run writes no file that it reads
+ *   input_file.c            reading a whole file; the newest checkpoint of a directory
  */
 #ifndef ZEROTRAIN_OPTIONS_TABLE_H
 #define ZEROTRAIN_OPTIONS_TABLE_H

@@ -11,7 +11,7 @@
 struct json_t;
 
 /* Appends to `runs` an object: name, rows (a list for each key, and hours), and as far as they are known config, run
- * (what the run says of itself, run.h) and timeline (page.h). path: a file of metrics, a checkpoint, or a
+ * (what the run says of itself, run.h) and timeline (below). path: a file of metrics, a checkpoint, or a
  * directory of checkpoints. */
 zero_status_t page_read_run(const char *path, struct json_t *runs);
 
@@ -20,7 +20,7 @@ zero_status_t page_read_run(const char *path, struct json_t *runs);
 
 struct json_t;
 
-/* Adds to a run (page.h) that says where its trace is, if that can be read:
+/* Adds to a run (page_read_run) that says where its trace is, if that can be read:
  *
  *     "timeline": {"file": ..., "step": 7, "spans": [{what a trace has of a span}, ...]}
  *

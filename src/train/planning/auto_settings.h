@@ -1,6 +1,6 @@
 /* auto_settings.h - decides what the settings of a run leave auto, and whether the run fits, before step 0. */
-#ifndef ZEROTRAIN_FIT_SETTLE_H
-#define ZEROTRAIN_FIT_SETTLE_H
+#ifndef ZEROTRAIN_AUTO_SETTINGS_H
+#define ZEROTRAIN_AUTO_SETTINGS_H
 
 #include "train/planning/solve.h"
 

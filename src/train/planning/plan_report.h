@@ -1,4 +1,4 @@
-/* plan_report.h - what --plan shows. show_plan.c makes it, and plan_report.h has the forms in which it is shown. */
+/* plan_report.h - what --plan shows. show_plan.c makes it; plan_report.c and plan_print.c show it. */
 #ifndef ZEROTRAIN_PLAN_REPORT_H
 #define ZEROTRAIN_PLAN_REPORT_H
 

@@ -4,8 +4,8 @@
  * (docs/performance.md); docs/fit.md says where the others come from. `zerotrain calibrate` measures most of them for
  * one machine (rates_cache.h).
  */
-#ifndef ZEROTRAIN_PREDICT_RATES_H
-#define ZEROTRAIN_PREDICT_RATES_H
+#ifndef ZEROTRAIN_RATES_H
+#define ZEROTRAIN_RATES_H
 
 #include "zero.h"
 

@@ -3,8 +3,8 @@
  *
  * A file that cannot be used costs one line, and built-in rates are taken.
  */
-#ifndef ZEROTRAIN_PREDICT_RATES_CACHE_H
-#define ZEROTRAIN_PREDICT_RATES_CACHE_H
+#ifndef ZEROTRAIN_RATES_CACHE_H
+#define ZEROTRAIN_RATES_CACHE_H
 
 #include "train/options/options.h"
 #include "train/planning/rates.h"

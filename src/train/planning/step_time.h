@@ -3,8 +3,8 @@
  * Matrix products and attention take FLOPs at the device's rates; everything else of a layer passes over memory. What
  * travels between ranks, and between GPU and host, runs beside compute, so that only what does not fit under it counts.
  */
-#ifndef ZEROTRAIN_PREDICT_STEP_TIME_H
-#define ZEROTRAIN_PREDICT_STEP_TIME_H
+#ifndef ZEROTRAIN_STEP_TIME_H
+#define ZEROTRAIN_STEP_TIME_H
 
 #include "train/planning/step_work.h"
 

@@ -16,7 +16,7 @@
 #include "zero.h"
 
 /* ---- report line ---- */
-/* One line on stderr, and the rank whose lines these are. For report.h.
+/* One line on stderr, and the rank whose lines these are (report_line.c).
  *
  * A line is composed in memory and written at once, so that lines of several ranks do not mix. Control characters,
  * which may come from file names and values that are quoted, become '?': a message is always one line. */
@@ -46,7 +46,7 @@ void line_name_me(char prefix[REPORT_PREFIX_BYTES]);
 void line_write(bool with_rank, const char *message);
 
 /* ---- report held ---- */
-/* Error lines that are held back until the ranks meet. For report.h.
+/* Error lines that are held back until the ranks meet (report_line.c).
  *
  * While a run is set up, most errors are found by all ranks. So a line is held back until the ranks meet in
  * report_agree, which prints it once, with the ranks that found it. A held line is never lost: this rank prints it by

@@ -1,6 +1,6 @@
 /* plan.h - decides every buffer of an engine before anything is allocated. Pure arithmetic.
  *
- * The engine allocates the two arenas of the plan (plan.h) and follows; --plan prints the same numbers.
+ * The engine allocates the two arenas of the plan (plan_arenas.h) and follows; --plan prints the same numbers.
  */
 #ifndef ZERO_PLAN_H
 #define ZERO_PLAN_H

@@ -4,7 +4,7 @@
  *
  *     every rank      advances its momentum of the round's units, and puts each owner's part into a slot of its window
  *     fence, all-to-all
- *     the owner       orthogonalizes its matrices and puts the results into slots again (muon_update.c)
+ *     the owner       orthogonalizes its matrices and puts the results into slots again
  *     fence, all-to-all
  *     every rank      steps its weights by the owners' results
  *

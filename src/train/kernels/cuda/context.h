@@ -82,7 +82,7 @@ zero_status_t zero_cuda_gemm(zero_model_context_t *ctx, const zero_cuda_gemm_t *
 
 /* ---- table entries ---- */
 /* The functions of the CUDA table that have a C file of their own; kernels_cuda.c puts them into the
- * table. Contracts are in model.h. */
+ * table. Contracts are in kernels.h. */
 
 /* ---- linear_cuda.c ---- */
 
@@ -99,7 +99,7 @@ zero_status_t zero_cuda_linear_backward_weight(zero_model_context_t *ctx, zero_g
 zero_status_t zero_cuda_sum_columns(zero_model_context_t *ctx, zero_grad_t sums, const void *x, size_t n_rows,
                                     size_t n_columns);
 
-/* ---- fp8/fp8_cuda.c ---- */
+/* ---- linear_cuda.c, in fp8 ---- */
 
 bool zero_cuda_fp8_is_available(zero_model_context_t *ctx, char why[ZERO_MODEL_WHY]);
 zero_status_t zero_cuda_fp8_cast(zero_model_context_t *ctx, const zero_fp8_t *x8, const void *x, bool absmax_is_known,
@@ -144,7 +144,7 @@ zero_status_t zero_cuda_attention_backward(zero_model_context_t *ctx, void *dqkv
 /* Refuses shapes that no kernel of attention takes. */
 zero_status_t zero_cuda_check_attention(const zero_attention_shape_t *shape);
 
-/* ---- decode/attention_cached_cuda.c ---- */
+/* ---- attention/decode/attention_cached_cuda.c ---- */
 
 size_t zero_cuda_cached_workspace(const zero_model_limits_t *limits);
 zero_status_t zero_cuda_attention_cached(zero_model_context_t *ctx, void *out, float *logsumexp, void *cache,

@@ -2,7 +2,7 @@
  *
  * A launcher queues its kernels in `stream` and returns the launch's error. It neither allocates nor waits. `dtype` is
  * that of activations and weights. Pointers need only be aligned to an element; they are read 16 bytes at a time if
- * they and the sizes allow it. absmax: the context's. Contracts are those of model.h unless stated here. Valid as C17
+ * they and the sizes allow it. absmax: the context's. Contracts are those of kernels.h unless stated here. Valid as C17
  * and CUDA C++.
  */
 #ifndef ZERO_MODEL_LAUNCH_H
@@ -170,7 +170,7 @@ cudaError_t zero_launch_embed_positions_backward(cudaStream_t stream, zero_dtype
                                                  const void *dout, const int32_t *starts, size_t n_batch,
                                                  size_t seq_len, size_t dim);
 
-/* ---- attention/simt.cu ---- */
+/* ---- attention/simt/simt.cu ---- */
 /* mask: never NULL, and its window below seq_len. */
 #define ZERO_ATTENTION_MAX_HEAD_DIM 256
 cudaError_t zero_launch_attention(cudaStream_t stream, zero_dtype_t dtype, void *out, float *logsumexp, const void *qkv,
@@ -182,7 +182,7 @@ cudaError_t zero_launch_attention_backward(cudaStream_t stream, zero_dtype_t dty
                                            const zero_mask_t *mask, size_t n_batch, size_t seq_len, size_t n_heads,
                                            size_t n_kv_heads, size_t head_dim);
 
-/* ---- attention/forward_mma.cu and attention/backward_mma.cu ---- */
+/* ---- attention/mma/forward_mma.cu and backward_mma.cu ---- */
 /* Like those above, by tensor cores, for what zero_attention_mma_may_serve accepts. Tensors of dtype are aligned to 16
  * bytes. */
 cudaError_t zero_launch_attention_mma(cudaStream_t stream, zero_dtype_t dtype, void *out, float *logsumexp,
@@ -193,7 +193,7 @@ cudaError_t zero_launch_attention_mma_backward(cudaStream_t stream, zero_dtype_t
                                                const float *logsumexp, const zero_mask_t *mask, size_t n_batch,
                                                size_t seq_len, size_t n_heads, size_t n_kv_heads, size_t head_dim);
 
-/* ---- attention/causal.cu, attention/forward_causal_mma.cu and attention/backward_causal.cu ---- */
+/* ---- attention/hopper/causal.cu, forward_causal_mma.cu and backward_causal.cu ---- */
 /* Returns whether the current GPU is a Hopper and its kernels take heads of this size, without a mask. If no GPU is
  * found, assumes a Hopper. */
 bool zero_attention_causal_serves(zero_dtype_t dtype, size_t head_dim);
@@ -209,7 +209,7 @@ cudaError_t zero_launch_attention_causal_backward(cudaStream_t stream, zero_dtyp
                                                   const float *logsumexp, size_t n_batch, size_t seq_len,
                                                   size_t n_heads, size_t n_kv_heads, size_t head_dim);
 
-/* ---- decode/attention_cached.cu ---- */
+/* ---- attention/decode/attention_cached.cu ---- */
 #define ZERO_CACHED_CHUNK 256 /* keys that a block takes at a time */
 #define ZERO_CACHED_STATS 2   /* numbers before a split's sums: their maximum and sum */
 /* Rows first_row .. of qkv, and what they see. */
@@ -227,7 +227,7 @@ cudaError_t zero_launch_attention_cached(cudaStream_t stream, zero_dtype_t dtype
 #endif
 
 /* ---- fp8 launch ---- */
-/* The launchers of fp8.cu, by the rules of launch.h. x is bf16 [n_rows, n_columns]; extents are
+/* The launchers of fp8.cu, by the same rules. x is bf16 [n_rows, n_columns]; extents are
  * multiples of 16 and addresses aligned to 16 bytes. Valid as C17 and CUDA C++. */
 
 #ifdef __cplusplus

@@ -9,7 +9,7 @@
  *            dK = dS^T Q;  dQ = dS K                            (as in FlashAttention-2, Dao 2023, arXiv:2307.08691)
  * Shared key/value heads: K and V have fewer heads, dK and dV are reduced over the query heads of each. */
 
-/* Extents and strides of a slice's tensors, which are laid out as in model.h. */
+/* Extents and strides of a slice's tensors, which are laid out as in kernels.h. */
 typedef struct layouts {
     zero_graph_extents_t q, k, v, out, scores, row; /* row: one number per query */
 } layouts_t;

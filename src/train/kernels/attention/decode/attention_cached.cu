@@ -4,9 +4,9 @@
  * One row at a time reads all keys and values once and computes next to nothing, so they are spread over many blocks,
  * as in Flash-Decoding (Dao et al. 2023). Keys come in chunks of THREADS, counted from the text's beginning. Chunk c
  * belongs to split c % n_splits, and a block is one split of one row and head. It keeps a running maximum and sum
- * (attention/simt.cu), and `combine` adds up the splits in their order. How many splits there are depends on the limits
- * alone, and how many positions came before is read from device memory: so a CUDA graph serves every position, and a
- * row has the same bits however many rows are computed with it.
+ * (attention/simt/simt.cu), and `combine` adds up the splits in their order. How many splits there are depends on the
+ * limits alone, and how many positions came before is read from device memory: so a CUDA graph serves every position,
+ * and a row has the same bits however many rows are computed with it.
  *
  * LANES threads share a key: each holds some packs of the query and of the row's result. A chunk takes two passes, over
  * keys and over values, with the chunk's probabilities in shared memory between them.

@@ -1,5 +1,5 @@
-/* solve.c - zero_solve: the settings of libzero with which a step moves its bytes in the least time and that fit. Pure
- * arithmetic on plans.
+/* zero_solve.c - zero_solve: the settings of libzero with which a step moves its bytes in the least time and that fit.
+ * Pure arithmetic on plans.
  *
  * A step's transfers are of two kinds: between ranks, which depends on stage, group and keep, and between GPU and host
  * memory, which depends on what is offloaded. Every stage, every group and every number of offloaded units is tried.
