@@ -3,16 +3,8 @@
 
 #include <locale.h>
 #include <stdlib.h>
-#include <time.h>
 
 #include "base/log.h"
-
-int64_t zero_now_ns(void)
-{
-    struct timespec now;
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    return (int64_t)now.tv_sec * 1000000000 + now.tv_nsec;
-}
 
 zero_status_t zero_timeout_ns(int64_t *timeout_ns)
 {

@@ -5,10 +5,18 @@
 
 #include <pthread.h>
 #include <signal.h>
+#include <stdint.h>
+#include <time.h>
 
 #include "zero.h"
 
-int64_t zero_now_ns(void); /* monotonic */
+/* Returns nanoseconds of the monotonic clock. Signal handlers may call it. */
+static inline int64_t zero_now_ns(void)
+{
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return (int64_t)now.tv_sec * 1000000000 + now.tv_nsec;
+}
 
 /* Reads ZERO_TIMEOUT_S, in seconds (fractions allowed), from the environment. The default is 600: more than the longest
  * step or checkpoint takes. */

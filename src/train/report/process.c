@@ -70,7 +70,7 @@ void stop_request(int number)
 
 static void insist(int number)
 {
-    int64_t first_ns = 0, ns = clock_now_ns();
+    int64_t first_ns = 0, ns = zero_now_ns();
     stop_request(number);
     if (atomic_compare_exchange_strong(&insisted_ns, &first_ns, ns) || ns - first_ns < SAME_SIGNAL_NS)
         return;

@@ -1,27 +1,19 @@
-/* process.h - the monotonic clock by which the trainer times itself. */
+/* process.h - this process: the clock by which it times itself, the phases of its start, signals that stop it. */
 #ifndef ZEROTRAIN_PROCESS_H
 #define ZEROTRAIN_PROCESS_H
 
 #include <stddef.h>
-#include <stdint.h>
-#include <time.h>
 
-/* Returns nanoseconds from some moment on. Signal handlers may call it. */
-static inline int64_t clock_now_ns(void)
-{
-    struct timespec now;
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    return (int64_t)now.tv_sec * 1000000000 + now.tv_nsec;
-}
+#include "base/system.h"
 
 static inline double clock_now_ms(void)
 {
-    return (double)clock_now_ns() * 1e-6;
+    return (double)zero_now_ns() * 1e-6;
 }
 
 static inline double clock_now_s(void)
 {
-    return (double)clock_now_ns() * 1e-9;
+    return (double)zero_now_ns() * 1e-9;
 }
 
 /* ---- phases ---- */
