@@ -37,13 +37,20 @@ static void *field(options_t *options, const option_row_t *row)
     return (char *)options + row->offset;
 }
 
+/* Returns whether the user has chosen the setting, of n_bytes: another than the default, or the default by name. */
+static bool is_chosen(hf_config_t *config, const option_row_t *row, size_t n_bytes)
+{
+    return option_is_given(config->options, row) ||
+           memcmp(field(config->options, row), field(&config->defaults, row), n_bytes) != 0;
+}
+
 static zero_status_t take_integer(hf_config_t *config, const hf_key_t *key, const option_row_t *row, int64_t value)
 {
-    int64_t *setting = field(config->options, row), *untouched = field(&config->defaults, row);
+    int64_t *setting = field(config->options, row);
     if (value < row->low || value > row->high)
         return report_error(ZERO_ERROR_FORMAT, "'%s': %s is %" PRId64 "; [model] %s can be %" PRId64 " to %" PRId64,
                             config->path, key->hf_key, value, key->key, row->low, row->high);
-    if ((*setting != *untouched || option_is_given(config->options, row)) && *setting != value)
+    if (is_chosen(config, row, sizeof *setting) && *setting != value)
         return report_error(ZERO_ERROR_USAGE,
                             "[model] %s = %" PRId64 ", but the model in init has %s = %" PRId64
                             " ('%s'): leave it out, or load another model",
@@ -54,11 +61,11 @@ static zero_status_t take_integer(hf_config_t *config, const hf_key_t *key, cons
 
 static zero_status_t take_real(hf_config_t *config, const hf_key_t *key, const option_row_t *row, double value)
 {
-    double *setting = field(config->options, row), *untouched = field(&config->defaults, row);
+    double *setting = field(config->options, row);
     if (!(value >= row->real_low && value <= row->real_high))
         return report_error(ZERO_ERROR_FORMAT, "'%s': %s is %g; [model] %s can be %g to %g", config->path, key->hf_key,
                             value, key->key, row->real_low, row->real_high);
-    if ((*setting != *untouched || option_is_given(config->options, row)) && *setting != value)
+    if (is_chosen(config, row, sizeof *setting) && *setting != value)
         return report_error(ZERO_ERROR_USAGE,
                             "[model] %s = %g, but the model in init has %s = %g ('%s'): leave it out, or load another "
                             "model",
@@ -69,10 +76,10 @@ static zero_status_t take_real(hf_config_t *config, const hf_key_t *key, const o
 
 static zero_status_t take_bool(hf_config_t *config, const hf_key_t *key, const option_row_t *row, const json_t *value)
 {
-    bool *setting = field(config->options, row), *untouched = field(&config->defaults, row);
+    bool *setting = field(config->options, row);
     if (value && !json_is_null(value) && !json_is_boolean(value))
         return report_error(ZERO_ERROR_FORMAT, "'%s': %s is neither true nor false", config->path, key->hf_key);
-    if ((*setting != *untouched || option_is_given(config->options, row)) && *setting != json_is_true(value))
+    if (is_chosen(config, row, sizeof *setting) && *setting != json_is_true(value))
         return report_error(ZERO_ERROR_USAGE,
                             "[model] %s = %s, but the model in init has %s = %s ('%s'): leave it out, or load another "
                             "model",
@@ -335,9 +342,7 @@ static zero_status_t take_arch(hf_config_t *config)
     for (int arch = 0; model_type && arch < n_hf_families; arch++) {
         if (strcmp(hf_families[arch].model_type, model_type) != 0)
             continue;
-        if ((*setting != config->defaults.model.arch ||
-             option_is_given(config->options, option_row_find("model", "arch"))) &&
-            *setting != arch)
+        if (is_chosen(config, option_row_find("model", "arch"), sizeof *setting) && *setting != arch)
             return report_error(ZERO_ERROR_USAGE, "[model] arch = %s, but the model in init is a %s ('%s')",
                                 hf_families[*setting].model_type, model_type, config->path);
         *setting = arch;
