@@ -211,6 +211,8 @@ static bool set_field(const option_row_t *row, const char *text, options_t *opti
         return false;
     }
     bool is_set = set_stripped(row, stripped, options, problem);
+    if (is_set && !is_derived(row, stripped))
+        options->given[(row - option_rows) / 64] |= (uint64_t)1 << ((row - option_rows) % 64);
     free(stripped);
     return is_set;
 }
@@ -222,6 +224,7 @@ void options_set_defaults(options_t *options)
     for (int i = 0; i < n_option_rows; i++)
         if (option_rows[i].initial)
             (void)set_field(&option_rows[i], option_rows[i].initial, options, problem); /* a test sets every one */
+    memset(options->given, 0, sizeof options->given);
     options->generate.max_tokens = 256;
     options->generate.temperature = 0.8;
     options->generate.top_p = 1.0;
@@ -232,11 +235,8 @@ zero_status_t options_set(options_t *options, const char *where, const char *sec
 {
     const option_row_t *row = option_row_find(section, key);
     char problem[OPTION_MAX_PROBLEM];
-    if (row && set_field(row, text, options, problem)) {
-        if (!is_derived(row, text))
-            options->given[(row - option_rows) / 64] |= (uint64_t)1 << ((row - option_rows) % 64);
+    if (row && set_field(row, text, options, problem))
         return ZERO_OK;
-    }
     if (row)
         return report_error(ZERO_ERROR_USAGE, "%s: [%s] %s: %s", where, section, key, problem);
     if (!option_section_exists(section)) {
