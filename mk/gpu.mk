@@ -39,9 +39,9 @@ $(BUILD)/%.racecheck.o: %.cu $(BUILD)/settings
 $(GPU)/racecheck_attention: $(GPU)/test_model_cuda.o $(filter-out $(ELECTING),$(MODEL_OBJ)) \
                             $(ELECTING:.cu.o=.racecheck.o) $(BUILD)/libzero.a
 	$(call link,-Wl$(_comma)--as-needed $(TRAIN_LIBS))
-# zerotrain with its CUDA calls wrapped by count_calls.c.
-$(GPU)/count_calls: $(GPU)/count_calls.o $(TRAIN_OBJ) $(MODEL_OBJ) $(BUILD)/libzero.a
-	$(call link,-Wl$(_comma)--wrap=cudaGetDriverEntryPointByVersion \
+# zerotrain_paced with its CUDA calls wrapped by count_calls.c, too.
+$(GPU)/count_calls: $(GPU)/count_calls.o $(BUILD)/tests/support/zerotrain_paced.o $(TRAIN_OBJ) $(MODEL_OBJ) $(BUILD)/libzero.a
+	$(call link,$(sort $(PACED_WRAPS:%=-Wl$(_comma)--wrap=%)) -Wl$(_comma)--wrap=cudaGetDriverEntryPointByVersion \
 	    $$(sed -nE 's/^ *X.([A-Za-z_]+)$(_comma).*/-Wl$(_comma)--wrap=\1/p' $(<:$(BUILD)/%.o=%.c)) \
 	    -Wl$(_comma)--as-needed $(TRAIN_LIBS))
 # zerotrain with its devices wrapped by zerotrain_faults.c.

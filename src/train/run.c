@@ -181,9 +181,8 @@ static zero_status_t open_checkpoints(run_t *run)
 static zero_status_t take_memory(run_t *run)
 {
     session_t *s = &run->session;
-    s->model.trace = run->trace;
     ZERO_TRY(session_create_engine(s, (int64_t)run->micro_steps * (run->n_late + 1)));
-    ZERO_TRY(zero_comm_agree(s->comm, trace_attach(run->trace, s->device, s->engine)));
+    ZERO_TRY(zero_comm_agree(s->comm, trace_attach(run->trace, s->engine)));
     phases_end("memory");
     if (s->options->resume)
         return checkpoints_load(&run->checkpoints, s->engine);
@@ -321,7 +320,6 @@ static zero_status_t train_step(run_t *run, int64_t step)
         ZERO_TRY(model_train(&run->session.model, batch, loss_weight(run->train)));
     }
     run->n_counted[step % 2] = data_n_counted(run->train);
-    ZERO_TRY(trace_pause(run->trace, run->session.device));
     ZERO_TRY(fp8_put_range(&run->session.model));
     zero_set_notice(run->session.engine, (uint32_t)stop_requested());
     ZERO_TRY(

@@ -184,7 +184,7 @@ def launcher(ranks):
 def zerotrain(case, place):
     """Runs zerotrain. place: see Bench.place. The files that it leaves begin with place.stem."""
     trace = f"{place.stem}.trace.json"
-    result = train(case, place, place.stem, place.steps, {"log.trace": trace} if place.traced else {}, place.env)
+    result = train(case, place, place.stem, place.steps, {"log.trace": trace} if place.traced else {}, place.program)
     if "step_ms" not in result:
         return result
     if place.traced:
@@ -194,15 +194,22 @@ def zerotrain(case, place):
     return result
 
 
+def paced_program(program):
+    """Returns zerotrain_paced of the folder of zerotrain: it lies beside it (tests/gpu/prepare), or where make puts it."""
+    folder = os.path.dirname(program)
+    beside = f"{folder}/zerotrain_paced"
+    return beside if os.path.exists(beside) else f"{folder}/tests/support/zerotrain_paced"
+
+
 def paced(case, place):
     """Measures the host's own time and the update's in a short run, in which the host waits for the device before each
     unit. Otherwise it may wait for space in the device's queue, which says nothing about its work."""
-    trace, env = f"{place.scratch}/{os.path.basename(place.stem)}.paced.json", {**place.env, "ZERO_TRACE_PACED": "1"}
-    result = train(case, place, f"{place.stem}.paced", PACED_STEPS, {"log.trace": trace}, env)
+    trace = f"{place.scratch}/{os.path.basename(place.stem)}.paced.json"
+    result = train(case, place, f"{place.stem}.paced", PACED_STEPS, {"log.trace": trace}, paced_program(place.program))
     return read_trace(trace, place.warm_up) if "step_ms" in result else {"note": f"paced: {result['note']}"}
 
 
-def train(case, place, stem, steps, more_settings, env):
+def train(case, place, stem, steps, more_settings, program):
     metrics = f"{place.scratch}/{os.path.basename(stem)}.jsonl"
     if os.path.exists(metrics):
         os.remove(metrics)
@@ -225,7 +232,7 @@ def train(case, place, stem, steps, more_settings, env):
     options = [word for name, value in settings.items() for word in ("--set", f"{name}={value}")]
     memory, first_line = GpuMemory(place.gpus), FirstLine(metrics)
     code, said = run(
-        launcher(case["ranks"]) + [place.program, *options, place.config_path], env, f"{stem}.log", place.limit_s
+        launcher(case["ranks"]) + [program, *options, place.config_path], place.env, f"{stem}.log", place.limit_s
     )
     result = {"gpu_mib": memory.stop(), "first_step_s": first_line.stop()}
     about = re.search(r"of ([0-9.]+)M parameters .* on \d+ ranks? \((\w+[\w-]*)\)", said)

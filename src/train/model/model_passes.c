@@ -60,7 +60,6 @@ static zero_status_t forward(model_t *model, zero_pass_t pass)
     zero_stream_t stream = model->ctx.stream;
     ZERO_TRY(zero_begin(model->engine, pass, stream));
     for (zero_unit_t unit = 0; unit < zero_model_n_units(model->declaration); unit++) {
-        ZERO_TRY(trace_pause(model->trace, model->device));
         ZERO_TRY(zero_acquire(model->engine, unit, stream));
         ZERO_TRY(compute(model, unit, forward_unit));
         ZERO_TRY(zero_release(model->engine, unit, stream));
@@ -72,7 +71,6 @@ static zero_status_t backward(model_t *model)
 {
     zero_stream_t stream = model->ctx.stream;
     for (zero_unit_t unit = zero_model_n_units(model->declaration) - 1; unit >= 0; unit--) {
-        ZERO_TRY(trace_pause(model->trace, model->device));
         ZERO_TRY(zero_acquire(model->engine, unit, stream));
         ZERO_TRY(compute(model, unit, backward_unit));
         ZERO_TRY(zero_grad_ready(model->engine, unit, stream));

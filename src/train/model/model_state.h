@@ -9,7 +9,6 @@
 
 #include "train/kernels/kernels.h"
 #include "train/options/options.h"
-#include "train/report/trace.h"
 #include "zero.h"
 
 /* ---- activations ---- */
@@ -74,7 +73,6 @@ struct model {
     zero_model_t *declaration;
     zero_device_t *device; /* NULL until model_attach, as is engine */
     zero_engine_t *engine;
-    trace_t *trace; /* may ask for a pause before each unit; NULL: there is none */
     const zero_model_kernels_t *kernels;
     zero_model_context_t ctx;
     zero_stream_t stream;        /* for all of the model's work */

@@ -145,8 +145,7 @@ struct trace {
     zero_comm_t *comm;
     const zero_model_t *model;
     double origin_ms;  /* rank 0's clock when the trace was opened */
-    bool is_paced;     /* ZERO_TRACE_PACED */
-    int64_t open_step; /* whose work the host has been queueing since open_ms; 0: none */
+    int64_t open_step; /* whose work the host has been queueing since open_ms */
     double open_ms;
     uint64_t n_taken;    /* spans so far; the last MAX_SPANS of them are kept */
     uint64_t lost_step;  /* the last step of which a span was lost; 0: none */
@@ -170,13 +169,11 @@ static void destroy(trace_t *trace)
 static zero_status_t create(const char *path, zero_comm_t *comm, const zero_model_t *model, trace_t **trace)
 {
     size_t n_ranks = (size_t)zero_comm_size(comm);
-    const char *paced = getenv("ZERO_TRACE_PACED");
     trace_t *made = calloc(1, sizeof *made);
     if (!made)
         return report_error(ZERO_ERROR_MEMORY, "[log] trace: out of memory");
     made->comm = comm;
     made->model = model;
-    made->is_paced = paced && strcmp(paced, "1") == 0;
     made->path = strdup(path);
     made->kept = calloc(n_ranks, sizeof *made->kept);
     made->lost = calloc(n_ranks, sizeof *made->lost);
@@ -249,13 +246,9 @@ static void on_device_span(void *user, const zero_trace_span_t *span)
                                   .end_ms = span->end_ms});
 }
 
-zero_status_t trace_attach(trace_t *trace, const zero_device_t *device, zero_engine_t *engine)
+zero_status_t trace_attach(trace_t *trace, zero_engine_t *engine)
 {
-    if (!trace)
-        return ZERO_OK;
-    /* Recording events for a GPU's spans is work for the host, which a paced run is to show without it. */
-    bool shows_the_host = trace->is_paced && zero_device_get_type(device) == ZERO_DEVICE_CUDA;
-    return zero_engine_trace(engine, shows_the_host ? 1u << ZERO_WORK_UPDATE : ZERO_ALL_WORKS, on_device_span, trace);
+    return trace ? zero_engine_trace(engine, ZERO_ALL_WORKS, on_device_span, trace) : ZERO_OK;
 }
 
 void trace_host(trace_t *trace, trace_row_t row, int64_t step, double begin_ms, double end_ms)
@@ -275,22 +268,11 @@ void trace_begin_step(trace_t *trace, int64_t step)
     trace->open_ms = clock_now_ms();
 }
 
-zero_status_t trace_pause(trace_t *trace, zero_device_t *device)
-{
-    if (!trace || !trace->is_paced || trace->open_step == 0)
-        return ZERO_OK;
-    trace_host(trace, TRACE_HOST, trace->open_step, trace->open_ms, clock_now_ms());
-    ZERO_TRY(zero_device_synchronize(device));
-    trace->open_ms = clock_now_ms();
-    return ZERO_OK;
-}
-
 void trace_end_step(trace_t *trace)
 {
     if (!trace)
         return;
     trace_host(trace, TRACE_HOST, trace->open_step, trace->open_ms, clock_now_ms());
-    trace->open_step = 0;
 }
 
 static uint64_t n_kept(const trace_t *trace)

@@ -58,20 +58,15 @@ zero_status_t trace_open(const char *path, zero_comm_t *comm, const zero_model_t
  * writes. That happens only after this call, and if the run has failed, only if it had begun a step. [collective] */
 zero_status_t trace_claim_file(trace_t *trace);
 /* Makes libzero report the device's work from here on. Before the first zero_begin. */
-zero_status_t trace_attach(trace_t *trace, const zero_device_t *device, zero_engine_t *engine);
+zero_status_t trace_attach(trace_t *trace, zero_engine_t *engine);
 
 /* Adds a span of the host's own. Times are CLOCK_MONOTONIC in ms. */
 void trace_host(trace_t *trace, trace_row_t row, int64_t step, double begin_ms, double end_ms);
 
 /* Mark the time in which the host queues a step's work: one TRACE_HOST span from begin to end. A GPU's queue holds
  * about a thousand launches; when it is full, a launch waits, and the span shows the GPU's time rather than the host's.
- * To measure the host alone, set ZERO_TRACE_PACED=1 in the environment. Then each pause, before every unit and before
- * the update, ends the span, waits for the device and begins the next span. No launch waits, and the spans of a step
- * add up to the host's own work. Of a GPU's work only the update is traced then, since each span costs the host two
- * events. The step takes longer, since nothing is queued ahead. Without the variable, or outside a step, a pause does
- * nothing. */
+ * (tests/support/zerotrain_paced.c measures the host alone.) */
 void trace_begin_step(trace_t *trace, int64_t step);
-zero_status_t trace_pause(trace_t *trace, zero_device_t *device);
 void trace_end_step(trace_t *trace);
 
 /* Writes the file and frees the trace. If together, every rank calls this and rank 0 writes the spans of all

@@ -1,7 +1,8 @@
-/* count_calls.c - zerotrain that counts and times its calls of CUDA and of the engine. It is linked into zerotrain
- * (Makefile), with ld's --wrap of every function below, so that each call comes here first. At exit rank 0 prints a
- * line per function, "calls NAME N US", per step: the mean of COUNTED_STEPS. Calls that libraries make (cuBLAS, cuDNN)
- * are not seen; in CUDA graphs they make none. For tests/gpu/count-calls.
+/* count_calls.c - zerotrain_paced that counts and times its calls of CUDA and of the engine. It is linked into
+ * zerotrain_paced (mk/gpu.mk), with ld's --wrap of every function below, so that each call comes here first. The pauses
+ * before units and update are not in the times. At exit rank 0 prints a line per function, "calls NAME N US", per step:
+ * the mean of COUNTED_STEPS. Calls that libraries make (cuBLAS, cuDNN) are not seen; in CUDA graphs they make none. For
+ * tests/gpu/count-calls.
  */
 #include <cuda.h>
 #include <cuda_runtime_api.h>
@@ -9,7 +10,9 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/status.h"
 #include "base/system.h"
+#include "tests/support/paced.h"
 #include "train/data/data.h"
 #include "train/model/cuda_graphs.h"
 #include "train/model/model.h"
@@ -91,18 +94,26 @@ static void note(int call, int64_t begin_ns)
     calls[call].n++;
 }
 
-#define WRAP(type, name, parameters, arguments)                                                                        \
+/* In place of zerotrain_paced's own. */
+static zero_status_t pause_before(int call)
+{
+    return call == NUMBER_zero_acquire || call == NUMBER_zero_step ? paced_pause() : ZERO_OK;
+}
+
+#define WRAP(type, name, parameters, arguments, before)                                                                \
     type __real_##name parameters;                                                                                     \
     type __wrap_##name parameters;                                                                                     \
     type __wrap_##name parameters                                                                                      \
     {                                                                                                                  \
+        before;                                                                                                        \
         int64_t begin_ns = zero_now_ns();                                                                              \
         type status = __real_##name arguments;                                                                         \
         note(NUMBER_##name, begin_ns);                                                                                 \
         return status;                                                                                                 \
     }
-#define WRAP_CUDA(name, parameters, arguments) WRAP(cudaError_t, name, parameters, arguments)
-#define WRAP_ZERO(name, parameters, arguments) WRAP(zero_status_t, name, parameters, arguments)
+#define WRAP_CUDA(name, parameters, arguments) WRAP(cudaError_t, name, parameters, arguments, (void)0)
+#define WRAP_ZERO(name, parameters, arguments)                                                                         \
+    WRAP(zero_status_t, name, parameters, arguments, ZERO_TRY(pause_before(NUMBER_##name)))
 CUDA_CALLS(WRAP_CUDA)
 ZERO_CALLS(WRAP_ZERO)
 

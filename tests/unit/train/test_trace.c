@@ -28,11 +28,13 @@
     "[log]\nmetrics = metrics.jsonl\n"
 
 static char scratch[400];
+static const char *program; /* that runs are of */
 
 static void set_up(void)
 {
     char path[512], text[4000];
     char *directory = support_scratch();
+    program = "zerotrain";
     snprintf(scratch, sizeof scratch, "%s", directory);
     free(directory);
     for (size_t i = 0; i < sizeof text; i++)
@@ -58,8 +60,8 @@ __attribute__((format(printf, 3, 4))) static void expect_run(int exit_code, int 
     va_start(args, format);
     vsnprintf(arguments, sizeof arguments, format, args);
     va_end(args);
-    int got = support_mpirun(&output, RUN_LIMIT_S, n_ranks, "--wdir %s %s/zerotrain %s cfg.ini", scratch,
-                             support_build(), arguments);
+    int got = support_mpirun(&output, RUN_LIMIT_S, n_ranks, "--wdir %s %s/%s %s cfg.ini", scratch, support_build(),
+                             program, arguments);
     ck_assert_msg(got == exit_code, "exit code %d\n%s", got, output.err);
     support_output_free(&output);
 }
@@ -418,9 +420,8 @@ START_TEST(a_paced_run_has_a_host_span_for_each_part_of_a_step)
 {
     const size_t n_pauses = 2 * 2 * (N_BLOCKS + 2) + 1; /* two micro-steps */
     expect_run(0, 2, "--set log.metrics=plain.jsonl");
-    ck_assert_int_eq(setenv("ZERO_TRACE_PACED", "1", 1), 0);
+    program = "tests/support/zerotrain_paced";
     expect_run(0, 2, "--trace trace.json");
-    unsetenv("ZERO_TRACE_PACED");
     char *text = read_scratch("trace.json");
     read_trace_t trace = read_trace(text);
     expect_no_overlap(&trace);
