@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# claims.sh - what the GPU scripts share: a scratch folder $work, starting ranks, counting claims, configurations, and
-# the text of zerotrain's losses. Sourced by the scripts beside it, which end with `closing`.
+# claims.sh - what count-calls, kernel-times, hosts/run and generate/run share: a scratch folder $work, starting ranks,
+# counting claims, configurations, and the text of zerotrain's losses. Those that claim end with `closing`.
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 NCCL_NVLS_ENABLE=0 OMP_NUM_THREADS=4
@@ -37,12 +37,4 @@ text() { sed -nE 's/.*("loss": [^,]*, "grad_norm": [^,]*).*/\1/p' "$1"; }
 config() {
     printf '[model]\nlayers = %s\ndim = %s\nheads = %s\nvocab_size = %s\nseq_len = %s\n[data]\ntrain = %s\n[device]\ntype = %s\n' \
         "$2" "$3" "$4" "$5" "$6" "$work/train.txt" "${DEVICE:-cuda}" > "$work/$1.ini"
-}
-
-# planned KEY...: reads the output of zerotrain --plan --json and prints the numbers of these keys: of the whole, or of
-# stage 3.
-planned() {
-    python3 -c 'import json, sys
-plan = json.load(sys.stdin)
-print(*[{**plan["stages"][3], **plan}[key] for key in sys.argv[1:]])' "$@"
 }

@@ -1,4 +1,4 @@
-"""tables.py - prints what run-tables has measured as Markdown for README. It only reads. A missing number is a dash."""
+"""tables.py - prints what tests/gpu/tables has measured as Markdown for README. It only reads. A missing number is a dash."""
 
 import collections
 import statistics

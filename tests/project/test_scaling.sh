@@ -74,12 +74,12 @@ for effect in host_least_ms device_bytes host_bytes; do
 done
 
 # ---- the tables of GPUs, tried without any -----------------------------------------------------------------------------
-tables() { tests/gpu/run-tables "$build" "$scratch/tables" 2 --tiny --no-torch --parts one,many,start; }
-claim "run-tables runs to its end" tables
+tables() { tests/gpu/tables "$build" "$scratch/tables" 2 --tiny --no-torch --parts one,many,start; }
+claim "tests/gpu/tables runs to its end" tables
 told() { grep -q "^| GPT-2 1558M, 16 x 1024 | [0-9.]* | [0-9.]* | [0-9.]* | [0-9.]* ([0-9.]*%) | [0-9.]* |" "$1"; }
-claim "run-tables prints step, exposed communication, AdamW's and the host's time, and the tax" told "$scratch/tables/tables.md"
+claim "tests/gpu/tables prints step, exposed communication, AdamW's and the host's time, and the tax" told "$scratch/tables/tables.md"
 all_equal() { grep -q "4 runs equal" "$scratch/tables/tables.md" && ! grep "runs DIFFER" "$scratch/tables/tables.md"; }
-claim "run-tables finds that runs that must agree do" all_equal
+claim "tests/gpu/tables finds that runs that must agree do" all_equal
 
 # ---- trace_check ---------------------------------------------------------------------------------------------------
 head -c 20000 tests/unit/train/test_model.c >"$scratch/text"

@@ -2,7 +2,7 @@
 
     torch_module.py BUILD [RANKS...]        on 1, 2 and 3 ranks; prints "ok: claim" or "FAILED: claim" for each
 
-With ZERO_TORCH_DEVICE=cuda both train on GPUs (tests/gpu/run-torch).
+With ZERO_TORCH_DEVICE=cuda both train on GPUs (tests/gpu/run BIN OUT torch-module).
 
 The transformer has tied embeddings, a block that is used twice, a frozen block and a frozen bias, learned positions
 that a module returns as a view of its parameter, and a block that recomputes. A step has 6 micro-batches.

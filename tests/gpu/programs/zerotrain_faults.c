@@ -1,5 +1,5 @@
-/* zerotrain_faults.c - zerotrain whose streams stop at random, or do not wait for each other: for tests/gpu/run-train
- * and run-offload. Linked into zerotrain (Makefile) with ld's --wrap of zero_device_cuda_create, so that every device
+/* zerotrain_faults.c - zerotrain whose streams stop at random, or do not wait for each other: for tests/gpu/run and
+ * hosts/run. Linked into zerotrain (Makefile) with ld's --wrap of zero_device_cuda_create, so that every device
  * comes here and gets another table of functions.
  *
  * ZERO_STREAM_DELAY_US=N in the environment makes every stream stop for a random time of up to N microseconds wherever
