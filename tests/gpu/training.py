@@ -374,8 +374,7 @@ def restart(case):
     try:
         restart_timed(case, job, tree, memory, metrics, stamps, every, f"{config}, {case.gpus} ranks, one killed")
     finally:
-        os.killpg(job.pid, signal.SIGTERM)
-        job.wait(60)
+        programs.end(job)
         subprocess.run(["rm", "-rf", memory], check=True)
 
 
@@ -384,7 +383,9 @@ def restart_timed(case, job, tree, memory, metrics, stamps, every, title):
         return read_metrics(metrics)[1]
 
     saved = wait_for(lambda: os.path.islink(f"{memory}/latest") and len(rows()) >= every * 5 // 2, job, 300)
-    if not case.claim(saved, f"{title}: {len(rows())} steps, the newest kept in memory"):
+    with open(stamps, encoding="utf-8") as file:
+        said = Result(said=file.read())
+    if not case.claim(saved, f"{title}: {len(rows())} steps, the newest kept in memory", said):
         return
     pids = subprocess.run(["pgrep", "-x", "zerotrain"], capture_output=True, text=True, check=True).stdout.split()
     ours = [pid for pid in pids if tree in open(f"/proc/{pid}/cmdline", encoding="utf-8").read()]
