@@ -131,12 +131,12 @@ endif
 .SECONDARY:
 all: $(addprefix $(BUILD)/,zerotrain libzero.a libzero.so zero.pc zero-config-version.cmake) $(EXAMPLES)
 objects: $(filter-out %.cu.o,$(LIB_OBJ) $(MODEL_OBJ) $(TRAIN_OBJ))
-tests-objects: $(call objects_of,$(wildcard tests/support/*.c tests/support/*/*.c tests/unit/*/*.c examples/*.c \
-                 $(addprefix tests/,$(addsuffix /*.c,project mpi bench fuzz random))))
+tests-objects: $(call objects_of,$(wildcard examples/*.c $(addprefix tests/,$(addsuffix /*.c,\
+                 support support/* unit/* mpi mpi/* project bench fuzz random))))
 tests: all $(TESTS) $(MPI_TESTS) $(BUILD)/tests/support/zerotrain_paced
 
 # $(call link,LIBRARIES): links the objects and archives that the target depends on.
-link = $(call say,LINK,$@) mkdir -p $(@D); $(CC) $(PIE) -o $@ $(filter %.o %.a,$^) $(ALL_LDFLAGS) $(1)
+link = $(call say,LINK,$@) mkdir -p $(@D); $(CC) $(PIE) -o $@ $(filter %.o,$^) $(filter %.a,$^) $(ALL_LDFLAGS) $(1)
 
 $(BUILD)/libzero.a: $(LIB_OBJ)
 	$(call say,AR,$@) rm -f $@; ar rcs $@ $^
@@ -179,12 +179,17 @@ $(BUILD)/examples/%: examples/%.c include/zero.h $(BUILD)/libzero.a
 	    $(CPPFLAGS) -o $@ $< $(BUILD)/libzero.a $(ALL_LDFLAGS) $(LIB_LIBS)
 
 FP64_MODELS := $(addprefix $(BUILD)/tests/support/,fp64_model.o gpt2_fp64.o llama_fp64.o)
-TEST_COMMON := $(addprefix $(BUILD)/tests/support/,support.o allocations.o async_device.o async/messages.o) \
-               $(FP64_MODELS)
+TEST_COMMON := $(addprefix $(BUILD)/tests/support/,support.o allocations.o async_device.o) $(FP64_MODELS) \
+               $(patsubst %,$(BUILD)/tests/support/async/%.o,kernels messages transport)
 CHECK_LIBS = $(if $(filter 1,$(STATIC)),-l:libcheck_pic.a -l:libsubunit.a -lrt -lm,$(shell pkg-config --libs check))
 # Models in fp64, by which others are judged, would take most of the time of test_model and test_golden if they were
 # instrumented.
 $(FP64_MODELS): ALL_CFLAGS := $(filter-out $(SANFLAGS),$(ALL_CFLAGS))
+# Programs of several files have those in a folder.
+$(BUILD)/tests/mpi/api_random: $(call objects_of,$(wildcard tests/mpi/api/*.c))
+$(BUILD)/tests/mpi/comm_cases: $(call objects_of,$(wildcard tests/mpi/comm/*.c))
+$(BUILD)/tests/mpi/engine_cases: $(call objects_of,$(wildcard tests/mpi/engine/*.c))
+$(BUILD)/tests/mpi/stream_cases: $(call objects_of,$(wildcard tests/mpi/stream/*.c))
 $(BUILD)/tests/%: $(BUILD)/tests/%.o $(TEST_COMMON) $(TRAIN_LIB_OBJ) $(MODEL_OBJ) $(BUILD)/libzero.a
 	$(call link,$(TRAIN_LIBS) $(CHECK_LIBS))
 

@@ -20,34 +20,27 @@
 #include <string.h>
 #include <sys/resource.h>
 #include <time.h>
-#include <unistd.h>
 
-#include "base/log.h"
-#include "comm/comm.h"
 #include "comm/gpu/transports.h"
+#include "tests/mpi/comm/cases.h"
 #include "tests/mpi/host_ids.h"
-#include "tests/support/async_device.h"
 #include "tests/support/clock.h"
 #include "tests/support/support.h"
-#include "zero/device/device.h"
 
 static const size_t sizes[] = {0, 1, 17, 4095, 65537, 300007};
+
 #define N_SIZES (sizeof(sizes) / sizeof(sizes[0]))
 #define OFFSET 5 /* windows are used from an odd offset */
-#define FAILURE_SEEN 3
 
 static const char *current_case;
-static zero_comm_t *comm, *host; /* host: the host transport below `comm`, if that joins devices; else NULL */
-static zero_device_t *cpu;       /* with it */
 
-#define EXPECT(condition)                                                                                              \
-    do {                                                                                                               \
-        if (!(condition))                                                                                              \
-            broken(#condition, __LINE__);                                                                              \
-    } while (0)
-#define EXPECT_OK(call) EXPECT((call) == ZERO_OK)
+zero_comm_t *comm;
 
-static _Noreturn void broken(const char *condition, int line)
+zero_comm_t *host; /* the host transport below `comm`, if that joins devices; else NULL */
+
+zero_device_t *cpu; /* with it */
+
+_Noreturn void broken(const char *condition, int line)
 {
     fprintf(stderr, "%s, rank %d, line %d: not so: %s\n", current_case, comm ? comm->rank : -1, line, condition);
     if (comm)
@@ -55,7 +48,7 @@ static _Noreturn void broken(const char *condition, int line)
     exit(EXIT_FAILURE);
 }
 
-static void pause_s(double seconds)
+void pause_s(double seconds)
 {
     nanosleep(
         &(struct timespec){.tv_sec = (time_t)seconds, .tv_nsec = (long)((seconds - (double)(time_t)seconds) * 1e9)},
@@ -85,7 +78,7 @@ static bool holds(const unsigned char *data, int rank, int round, size_t first, 
     return true;
 }
 
-static void *allocate(size_t n_bytes)
+void *allocate(size_t n_bytes)
 {
     void *data = malloc(n_bytes + 1);
     EXPECT(data != NULL);
@@ -188,8 +181,6 @@ static void exchange_brings_my_slice_of_every_rank(void)
     }
     free(slices);
 }
-
-static zero_status_t wait_for_copies(zero_device_t *device, zero_stream_t stream);
 
 /* A gather among one rank is a copy in the stream, which through host memory is late (copy_late). */
 static void settle(void)
@@ -443,9 +434,7 @@ static void communicators_share_mpi(void)
     EXPECT_OK(zero_comm_barrier(comm));
 }
 
-/* ---- Failure ---- */
-
-static void leave(void)
+void leave(void)
 {
     if (host) {
         comm->ops->destroy(comm);
@@ -454,162 +443,6 @@ static void leave(void)
     }
     zero_comm_destroy(comm);
     comm = host = NULL;
-}
-
-static _Noreturn void report_failure(zero_status_t status, double start_s)
-{
-    fprintf(stderr, "rank %d got %s after %.2f s\n", comm->rank, zero_status_name(status), now_s() - start_s);
-    pause_s(0.5); /* mpirun kills the other ranks as soon as one exits: let them report too */
-    leave();      /* must not hang */
-    exit(status == ZERO_OK ? EXIT_FAILURE : FAILURE_SEEN);
-}
-
-/* What the ranks that do right call, on any transport. */
-static _Noreturn void wait_for_the_others(void)
-{
-    const double start_s = now_s();
-    zero_status_t status =
-        strcmp(comm->ops->name, "mpi") == 0 ? zero_comm_barrier(comm) : comm->ops->fence(comm, ZERO_LANE_STEP, NULL);
-    report_failure(status, start_s);
-}
-
-static zero_status_t never(zero_device_t *device, zero_event_t event, bool *reached)
-{
-    (void)device, (void)event;
-    *reached = false;
-    return ZERO_OK;
-}
-
-/* What the ranks wait for when a device waits for peers, and the host for the device. */
-static _Noreturn void wait_for_a_device(void)
-{
-    const zero_device_ops_t ops = {.event_query = never};
-    zero_device_t device = {.ops = &ops};
-    const double start_s = now_s();
-    report_failure(zero_device_await(&device, comm, NULL, "step 7"), start_s);
-}
-
-static void misbehave_while(void (*act)(void), void (*wait)(void))
-{
-    signal(SIGTERM, SIG_IGN); /* mpirun sends it to the ranks that are left, a while before it kills them */
-    EXPECT_OK(zero_comm_barrier(comm));
-    if (comm->rank == 1) {
-        pause_s(0.3); /* the others are asleep by then */
-        fprintf(stderr, "rank 1 goes wrong at %.2f s\n", now_s());
-        act();
-    }
-    wait();
-}
-
-static void misbehave(void (*act)(void))
-{
-    misbehave_while(act, wait_for_the_others);
-}
-
-static void act_exit(void)
-{
-    _exit(0);
-}
-
-static void act_kill(void)
-{
-    raise(SIGKILL);
-}
-
-static void act_stop(void)
-{
-    raise(SIGSTOP);
-}
-
-static void act_destroy(void)
-{
-    leave(); /* as a program does that has failed on its own */
-    pause_s(0.5);
-    exit(FAILURE_SEEN);
-}
-
-static void act_abort(void)
-{
-    zero_comm_abort(comm, 7);
-}
-
-static void act_other_call(void)
-{
-    report_failure(zero_comm_barrier(comm), now_s());
-}
-
-static void one_exits(void)
-{
-    misbehave(act_exit);
-}
-
-static void one_is_killed(void)
-{
-    misbehave(act_kill);
-}
-
-static void one_stops(void)
-{
-    misbehave(act_stop);
-}
-
-static void one_stops_beside_devices(void)
-{
-    misbehave_while(act_stop, wait_for_a_device);
-}
-
-static void one_is_killed_beside_devices(void)
-{
-    misbehave_while(act_kill, wait_for_a_device);
-}
-
-/* Messages for which a wait would go without sleeps for longer than the deadline that test_comm.c gives. */
-static _Noreturn void wait_for_much(void)
-{
-    const size_t n_bytes = (size_t)48 << 20;
-    char *all = calloc((size_t)comm->size, n_bytes);
-    EXPECT(all != NULL);
-    const double start_s = now_s();
-    report_failure(comm->ops->host_all_gather(comm, all + (size_t)comm->rank * n_bytes, n_bytes, all), start_s);
-}
-
-static void one_stops_before_much(void)
-{
-    misbehave_while(act_stop, wait_for_much);
-}
-
-static zero_window_t window_of_chunks;
-
-static _Noreturn void wait_in_a_gather(void)
-{
-    void *all = allocate(window_of_chunks.n_bytes * (size_t)comm->size);
-    const double start_s = now_s();
-    zero_status_t status = comm->ops->all_gather(comm, ZERO_LANE_GATHER, &window_of_chunks, zero_comm_all(comm), 0, 0,
-                                                 all, window_of_chunks.n_bytes, NULL);
-    EXPECT(comm->failed);
-    comm->ops->window_destroy(comm, &window_of_chunks);
-    report_failure(status, start_s);
-}
-
-static void one_stops_before_a_gather(void)
-{
-    EXPECT_OK(comm->ops->window_create(comm, 50000, &window_of_chunks));
-    misbehave_while(act_stop, wait_in_a_gather);
-}
-
-static void one_leaves(void)
-{
-    misbehave(act_destroy);
-}
-
-static void one_aborts(void)
-{
-    misbehave(act_abort);
-}
-
-static void one_calls_something_else(void)
-{
-    misbehave(act_other_call);
 }
 
 /* ---- Speed, for a look: not a test ---- */
@@ -706,92 +539,6 @@ static void create_without_shared_memory(void)
     EXPECT(rank != 0 || setrlimit(RLIMIT_FSIZE, &(struct rlimit){0, before.rlim_max}) == 0);
     EXPECT_OK(zero_comm_create(ZERO_COMM_AUTO, &comm));
     EXPECT(setrlimit(RLIMIT_FSIZE, &before) == 0);
-}
-
-/* ---- Through host memory ---- */
-
-/* The slowest of devices: it copies nothing until the host waits for it. */
-static struct {
-    void *dst;
-    const void *src;
-    size_t n_bytes;
-} queued[16];
-static size_t n_queued;
-
-static zero_status_t wait_for_copies(zero_device_t *device, zero_stream_t stream)
-{
-    (void)device, (void)stream;
-    for (size_t i = 0; i < n_queued; i++)
-        memcpy(queued[i].dst, queued[i].src, queued[i].n_bytes);
-    n_queued = 0;
-    return ZERO_OK;
-}
-
-static zero_status_t copy_late(zero_device_t *device, void *dst, const void *src, size_t n_bytes, zero_stream_t stream)
-{
-    EXPECT(n_queued < sizeof queued / sizeof queued[0]);
-    queued[n_queued].dst = dst;
-    queued[n_queued].src = src;
-    queued[n_queued++].n_bytes = n_bytes;
-    return comm->size > 1 ? ZERO_OK : wait_for_copies(device, stream); /* one rank waits for no other */
-}
-
-/* Buffer sizes that cut most transfers into several chunks. */
-static zero_comm_t *through_host(void)
-{
-    zero_comm_t *made;
-    const zero_device_memory_t memory = {.device = cpu,
-                                         .alloc = cpu->ops->alloc,
-                                         .free = cpu->ops->free,
-                                         .host_alloc = cpu->ops->host_alloc,
-                                         .host_free = cpu->ops->host_free,
-                                         .copy = copy_late,
-                                         .synchronize_stream = wait_for_copies};
-    EXPECT_OK(zero_comm_through_host_create(host, &memory, 3 * 4096, &made));
-    return made;
-}
-
-/* ---- Rails ---- */
-
-static zero_comm_ops_t rails_ops; /* those that do not wait */
-
-static zero_status_t gather_and_wait(zero_comm_t *rails, zero_lane_t lane, const zero_window_t *window,
-                                     zero_ranks_t ranks, size_t src_offset, size_t src_stride, void *dst,
-                                     size_t n_bytes, zero_stream_t stream)
-{
-    ZERO_TRY(rails_ops.all_gather(rails, lane, window, ranks, src_offset, src_stride, dst, n_bytes, stream));
-    return zero_device_synchronize(cpu);
-}
-
-static zero_status_t exchange_and_wait(zero_comm_t *rails, zero_lane_t lane, const zero_window_t *window, int group,
-                                       size_t src_offset, size_t src_stride, size_t n_bytes, void *staging,
-                                       const void **slices, zero_stream_t stream)
-{
-    ZERO_TRY(
-        rails_ops.all_to_all(rails, lane, window, group, src_offset, src_stride, n_bytes, staging, slices, stream));
-    return zero_device_synchronize(cpu);
-}
-
-static zero_status_t fence_and_wait(zero_comm_t *rails, zero_lane_t lane, zero_stream_t stream)
-{
-    ZERO_TRY(rails_ops.fence(rails, lane, stream));
-    return zero_device_synchronize(cpu);
-}
-
-static zero_comm_t *over_rails(void)
-{
-    static zero_comm_ops_t waiting_ops;
-    const async_options_t options = {.seed = 1 + (uint64_t)host->rank, .max_delay_us = 100};
-    zero_comm_t *made;
-    EXPECT_OK(async_device_create(host, &options, &cpu));
-    EXPECT_OK(zero_device_comm_create(cpu, host, false, &made));
-    EXPECT(strcmp(made->ops->name, "rails") == 0);
-    rails_ops = waiting_ops = *made->ops;
-    waiting_ops.all_gather = gather_and_wait;
-    waiting_ops.all_to_all = exchange_and_wait;
-    waiting_ops.fence = fence_and_wait;
-    made->ops = &waiting_ops;
-    return made;
 }
 
 int main(int argc, char **argv)

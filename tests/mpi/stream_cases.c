@@ -38,264 +38,25 @@
  * Exit code 0 if every check held.
  */
 #include <math.h>
-#include <stddef.h>
 #include <string.h>
 #include <unistd.h>
 
-#include "comm/comm.h"
-#include "tests/mpi/expect.h"
 #include "tests/mpi/host_ids.h"
 #include "tests/mpi/notices.h"
 #include "tests/mpi/schedule.h"
 #include "tests/mpi/settings.h"
+#include "tests/mpi/stream/cases.h"
 #include "tests/support/async_device.h"
-#include "tests/support/elements.h"
-#include "tests/support/fp8_reference.h"
 #include "tests/support/support.h"
 
-#define MAX_BLOCKS 48
-#define MAX_UNITS (MAX_BLOCKS + 2)
-#define MAX_USES 4 /* tensors of a unit, the shared one included */
-#define WIDTH 40
-
-typedef struct settings {
-    int stage, prefetch, micro_steps, every, steps, overlap, nan_at, seed, delay_us, fault, trace, is_async, offload,
-        nccl, threads, pins, available, update, buffer, activations, spans, asks, slow_gathers;
-    int frozen, whole, rows, untied, staging, blocks, calls, idle_ms, late, loses, check, group, keep, lookup, unshard,
-        gathers, cancels, created, schedule, hooks;
-    const char *load, *save;
-    zero_optimizer_t optimizer;
-    zero_dtype_t dtype;
-    enum { NO_FP8, FP8_AS_BF16, FP8 } fp8;
-} settings_t;
-
-typedef struct toy {
-    zero_model_t *model;
-    int n_units;
-    zero_tensor_t of_unit[MAX_UNITS][MAX_USES];
-    int n_of_unit[MAX_UNITS];
-    uint64_t n_elems[MAX_UNITS * MAX_USES];
-    bool in_fp8[MAX_UNITS * MAX_USES], frozen[MAX_UNITS * MAX_USES];
-    bool has_frozen; /* of blocks: the first's and third's matrix, and all of the second */
-    unsigned whole;  /* a bit for each unit that is frozen as a whole */
-    bool has_fp8;    /* its matrices */
-} toy_t;
-
-static void add(toy_t *toy, zero_unit_t unit, int64_t rows, int64_t columns)
-{
-    char name[32];
-    zero_tensor_t tensor;
-    int at = toy->n_of_unit[unit]++;
-    snprintf(name, sizeof name, "%d.%d", unit, at);
-    zero_tensor_desc_t desc = {
-        .name = name, .n_dims = 2, .shape = {rows, columns}, .init = ZERO_INIT_NORMAL, .init_std = 0.5f, .decay = true};
-    desc.fp8 = toy->has_fp8 && columns == WIDTH;
-    desc.frozen = (toy->has_frozen && (unit == 2 || ((unit == 1 || unit == 3) && columns == WIDTH))) ||
-                  (unit < 32 && (toy->whole >> unit & 1) != 0);
-    OK(zero_model_add_tensor(toy->model, unit, &desc, &tensor));
-    toy->of_unit[unit][at] = tensor;
-    toy->in_fp8[tensor] = desc.fp8;
-    toy->frozen[tensor] = desc.frozen;
-    toy->n_elems[tensor] = (uint64_t)(rows * columns);
-}
-
-/* An embedding, twins, and a head that uses the embedding's table or, untied, has one of its own, and a norm before it,
- * as a Llama's. */
-static toy_t toy_create(const settings_t *s)
-{
-    const int n_blocks = s->blocks, rows = s->rows;
-    const bool untied = s->untied;
-    toy_t toy = {
-        .n_units = n_blocks + 2, .has_fp8 = s->fp8 != NO_FP8, .has_frozen = s->frozen, .whole = (unsigned)s->whole};
-    CHECK(n_blocks >= 0 && n_blocks <= MAX_BLOCKS, "%d blocks", n_blocks);
-    OK(zero_model_create(&toy.model));
-    for (zero_unit_t u = 0; u < toy.n_units; u++) {
-        zero_unit_t unit;
-        char name[32];
-        snprintf(name, sizeof name, "unit %d", u);
-        OK(zero_model_add_unit(toy.model, name, &unit));
-        bool is_head = u == toy.n_units - 1;
-        if (is_head && untied)
-            add(&toy, unit, 64, 1);
-        add(&toy, unit, u == 0 || (is_head && untied) ? rows : WIDTH, is_head && !untied ? 1 : WIDTH);
-        if (u > 0 && !is_head)
-            add(&toy, unit, 1, 7);
-    }
-    OK(zero_model_set_unshard_in_backward(toy.model, 0, s->unshard));
-    if (untied)
-        return toy;
-    zero_unit_t head = toy.n_units - 1;
-    toy.of_unit[head][toy.n_of_unit[head]++] = toy.of_unit[0][0];
-    OK(zero_model_share_tensor(toy.model, head, toy.of_unit[0][0]));
-    return toy;
-}
-
-/* ---- a unit's compute, in the stream ---- */
-
-typedef struct use {
-    const void *param;
-    zero_fp8_param_t fp8; /* of a matrix that was gathered in fp8 */
-    double scale;         /* of one that is cast here; 0: it is used as it is */
-    zero_grad_t grad;
-    uint64_t n_elems;
-} use_t;
-
-typedef struct compute {
-    use_t uses[MAX_USES];
-    int n_uses, rank;
-    zero_dtype_t dtype;
-    unsigned pause_us;
-    bool is_backward, makes_nan;
-    int64_t step;
-    double *loss;
-    const float *loss_scale;
-    uint64_t *hash;      /* of an eval pass; NULL else */
-    unsigned char *kept; /* from forward to backward */
-    size_t n_kept;
-    int kept_key;
-} compute_t;
-
-/* A unit's backward may not read its parameters. */
-static bool is_read(const use_t *use)
-{
-    return use->param || use->fp8.data;
-}
-
-/* Of a matrix in fp8. */
-static uint8_t byte_of(const use_t *use, uint64_t e)
-{
-    return use->fp8.data ? use->fp8.data[e] : fp8_byte((double)element_load(use->param, ZERO_BF16, e) * use->scale);
-}
-
-static float value_of(const compute_t *c, const use_t *use, uint64_t e)
-{
-    if (use->fp8.data)
-        return (float)fp8_value(byte_of(use, e)) * use->fp8.scales->inverse;
-    if (use->scale > 0.0)
-        return (float)(fp8_value(byte_of(use, e)) / use->scale);
-    return element_load(use->param, c->dtype, e);
-}
-
-static void find_scales(compute_t *c)
-{
-    for (int i = 0; i < c->n_uses; i++) {
-        use_t *use = &c->uses[i];
-        double absmax = 0.0;
-        for (uint64_t e = 0; e < use->n_elems && use->scale > 0.0; e++)
-            absmax = fmax(absmax, fabs((double)element_load(use->param, ZERO_BF16, e)));
-        use->scale = use->scale > 0.0 ? fp8_scale(absmax) : 0.0;
-    }
-}
-
-static double checksum(const compute_t *c)
-{
-    double sum = 0.0;
-    for (int i = 0; i < c->n_uses; i++)
-        for (uint64_t e = 0; e < c->uses[i].n_elems && is_read(&c->uses[i]); e++)
-            sum += (double)value_of(c, &c->uses[i], e) * (double)(e % 13 + 1);
-    return sum;
-}
-
-static void write_grads(const compute_t *c)
-{
-    for (int i = 0; i < c->n_uses; i++) {
-        const use_t *use = &c->uses[i];
-        for (uint64_t e = 0; e < use->n_elems && use->grad.data; e++) {
-            float value = (is_read(use) ? 0.25f * value_of(c, use, e) : 0.0f) +
-                          (float)((int)((e * 37 + (uint64_t)c->rank * 11 + (uint64_t)c->step * 5) % 31) - 15) / 64.0f;
-            value *= c->loss_scale[0];
-            element_store(use->grad.data, use->grad.dtype, e,
-                          use->grad.accumulate ? element_load(use->grad.data, use->grad.dtype, e) + value : value);
-        }
-    }
-    if (c->makes_nan)
-        element_store(c->uses[0].grad.data, c->uses[0].grad.dtype, 0, NAN);
-}
-
-/* What this unit keeps in this pass. */
-static unsigned char kept_byte(const compute_t *c, size_t i)
-{
-    return (unsigned char)(((size_t)c->kept_key * 97 + i * 31 + i / 251) % 255);
-}
-
-static void keep(const compute_t *c)
-{
-    for (size_t i = 0; i < c->n_kept; i++)
-        c->kept[i] = kept_byte(c, i);
-}
-
-static void check_kept(const compute_t *c)
-{
-    for (size_t i = 0; i < c->n_kept; i++)
-        CHECK(c->kept[i] == kept_byte(c, i), "byte %zu of what was kept for backward has changed", i);
-}
-
-static void hash_use(const compute_t *c, const use_t *use)
-{
-    bool is_fp8 = use->fp8.data || use->scale > 0.0;
-    for (uint64_t b = 0; b < use->n_elems * (is_fp8 ? 1 : zero_dtype_size(c->dtype)); b++)
-        *c->hash =
-            (*c->hash ^ (is_fp8 ? byte_of(use, b) : ((const unsigned char *)use->param)[b])) * UINT64_C(1099511628211);
-}
-
-static void compute(void *args)
-{
-    compute_t *c = args;
-    find_scales(c);
-    double first = checksum(c);
-    if (c->is_backward)
-        check_kept(c);
-    else
-        keep(c);
-    for (int i = 0; i < c->n_uses && c->is_backward; i++)
-        for (uint64_t e = 0; e < c->uses[i].n_elems && c->uses[i].grad.data && !c->uses[i].grad.accumulate; e++)
-            element_store(c->uses[i].grad.data, c->uses[i].grad.dtype, e, NAN);
-    if (c->pause_us > 0)
-        usleep(c->pause_us);
-    check_kept(c);
-    double last = checksum(c);
-    CHECK(memcmp(&first, &last, sizeof first) == 0, "parameters changed while they were in use: %g, %g", first, last);
-    if (c->hash)
-        for (int i = 0; i < c->n_uses; i++)
-            hash_use(c, &c->uses[i]);
-    else if (!c->is_backward)
-        *c->loss += first * 1e-3 / (double)(c->rank + 1);
-    if (c->is_backward)
-        write_grads(c);
-}
-
-static void clear(void *args)
-{
-    **(double **)args = 0.0;
-}
-
 /* ---- passes ---- */
-
-typedef struct run {
-    const settings_t *s;
-    toy_t toy;
-    zero_comm_t *comm;
-    zero_device_t *device;
-    zero_engine_t *engine;
-    zero_stream_t stream;
-    double *loss;
-    unsigned char *kept[MAX_UNITS];
-    uint64_t hash, seed;
-    /* What the trace has reported so far. */
-    int n_spans[ZERO_N_WORKS];
-    double ended_ms[ZERO_N_WORKS], waited_ms; /* the last span's end; waits of steps whose results are still to come */
-    double least_exposed_ms;                  /* of the steps behind a pause */
-    zero_unit_t computed;                     /* last */
-    uint64_t n_acquired;                      /* flats' parameters, so far */
-    int n_passes;                             /* so far */
-} run_t;
 
 static bool sends_messages(const run_t *run)
 {
     return strcmp(zero_comm_name(run->comm), "mpi") == 0;
 }
 
-static void queue(const run_t *run, void (*work)(void *), const void *args, size_t n_bytes)
+void queue(const run_t *run, void (*work)(void *), const void *args, size_t n_bytes)
 {
     if (run->s->is_async) {
         async_queue(run->stream, work, args, n_bytes);
@@ -610,7 +371,7 @@ static void check_memory(const run_t *run, const zero_config_t *of_run)
               (unsigned long long)zero_memory_total(&plan), (unsigned long long)zero_memory_total(&held));
 }
 
-static void load(run_t *run)
+void load(run_t *run)
 {
     zero_checkpoint_t *checkpoint;
     OK(zero_checkpoint_open(run->comm, run->s->load, &checkpoint));
@@ -618,7 +379,7 @@ static void load(run_t *run)
     zero_checkpoint_close(checkpoint);
 }
 
-static void save(run_t *run)
+void save(run_t *run)
 {
     zero_save_t *writing;
     OK(zero_save_prepare(run->comm, run->s->save));
@@ -666,58 +427,6 @@ static void lose_a_peer(run_t *run)
     CHECK(is_over, "the engine is gone while its streams are at work");
     run->comm->failed = false;
 }
-
-/* ---- hooks ---- */
-
-typedef struct hooked {
-    float *values;
-    size_t n_elems;
-    uint64_t key; /* of the first */
-    const uint32_t *skip;
-    const float *scale;
-} hooked_t;
-
-/* Reads what is there twice, with a pause between: whoever writes or reads it without waiting is found. */
-static void do_hooked(void *args)
-{
-    const hooked_t *h = args;
-    const float scale = h->scale ? *h->scale : 1.0f, first = h->values[0];
-    if (h->skip && *h->skip)
-        return;
-    usleep(100);
-    CHECK(memcmp(&h->values[0], &first, sizeof first) == 0, "written while a hook reads");
-    for (size_t i = 0; i < h->n_elems; i++)
-        h->values[i] += scale * ((float)((h->key + i) * 2654435761u % 63) - 31.0f) / 1024.0f;
-}
-
-static uint64_t hook_key(zero_tensor_t tensor, uint64_t first, uint64_t step)
-{
-    return first + 7 * (uint64_t)tensor + 1009 * step;
-}
-
-static zero_status_t hook_reduced(void *user, const zero_reduced_t *r, zero_stream_t stream)
-{
-    const hooked_t h = {.values = r->grad,
-                        .n_elems = r->n_elems,
-                        .key = hook_key(r->tensor, r->first, r->step),
-                        .scale = r->loss_scale};
-    (void)stream; /* the run's, but for a gradient that is asked for */
-    queue(*(run_t **)user, do_hooked, &h, sizeof h);
-    return ZERO_OK;
-}
-
-static zero_status_t hook_updated(void *user, const zero_own_update_t *u, zero_stream_t stream)
-{
-    const hooked_t h = {
-        .values = u->weight, .n_elems = u->n_elems, .key = hook_key(u->tensor, u->first, 0), .skip = u->skip};
-    (void)stream;
-    queue(*(run_t **)user, do_hooked, &h, sizeof h);
-    return ZERO_OK;
-}
-
-static run_t *hooked_run;
-static const zero_hooks_t gradient_hooks = {.reduced = hook_reduced, .user = &hooked_run},
-                          all_hooks = {.reduced = hook_reduced, .updated = hook_updated, .user = &hooked_run};
 
 static zero_config_t make_config(const settings_t *s)
 {
