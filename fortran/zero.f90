@@ -75,7 +75,9 @@ module zero
         real(c_float) :: offload_ram
         integer(c_size_t) :: staging_bytes, user_bytes
         logical(c_bool) :: check, forward_only
-        integer(c_int8_t) :: reserved(6)
+        integer(c_int8_t) :: unused(2)
+        real(c_float) :: offload_params
+        integer(c_int8_t) :: reserved(8)
     end type
 
     type, bind(c) :: zero_grad_t
@@ -89,8 +91,8 @@ module zero
         real(c_float) :: loss, grad_norm, loss_scale
         logical(c_bool) :: skipped
         integer(c_int32_t) :: notice
-        real(c_double) :: step_ms, exposed_comm_ms
-        integer(c_int64_t) :: reserved(4)
+        real(c_double) :: step_ms, exposed_comm_ms, exposed_host_ms
+        integer(c_int64_t) :: pcie_bytes, reserved(2)
     end type
 
     type, bind(c) :: zero_partial_t

@@ -373,16 +373,24 @@ typedef struct zero_config {
     /* For evaluating and generating: the engine has only parameters, no gradients and no AdamW state, and runs only
      * ZERO_PASS_EVAL. Weights come from zero_init_parameters, zero_load_weights or zero_set_state without moments,
      * rounded to dtype. ZERO_PASS_TRAIN, saving, zero_load, zero_get_state, zero_get_tensor and zero_set_tensor are
-     * ZERO_ERROR_ORDER. Nothing is offloaded. */
+     * ZERO_ERROR_ORDER. There is no state to offload, but there are parameters. */
     bool forward_only;
-    uint8_t reserved[6];
+    uint8_t unused[2]; /* 0 */
+    /* GPUs, stage 3: keeps the parameters of the last units, trained and frozen ones, in pinned host memory: at least
+     * this share (0..1) of all. They are copied to the GPU ahead of every use (`prefetch`): with one rank into the
+     * unsharded buffer; with several each copies its shard, and the ranks gather as usual. The bits stay the same.
+     * ZERO_OFFLOAD_AUTO takes the smallest share with which the plan fits. Unless forward_only, it needs `offload`, and
+     * only units whose state is offloaded, too, are taken: state costs less to move. Not with gather_fp8 or groups of
+     * shard_group. Ignored on the CPU. */
+    float offload_params;
+    uint8_t reserved[8];
 } zero_config_t;
 
 /* Sets the defaults: stage 3, bf16, one micro-step, prefetch 1, keep 0, overlap, seed 1; AdamW with beta1 0.9, beta2
  * 0.95, eps 1e-8, weight_decay 0.1 (momentum 0.9 for SGD, 0.95 and 5 steps for Muon); grad_clip 1.0; an end after 20
  * skipped steps; fp16's loss scale from 65536, window 1000, hysteresis 1; no offload (but if you turn it on: ratio 1,
- * 256 MiB of buffers, at most half of the host's memory); 512 MiB of staging; no check; no gather_fp8; not
- * forward_only.
+ * no parameters, 256 MiB of buffers, at most half of the host's memory); 512 MiB of staging; no check; no gather_fp8;
+ * not forward_only.
  *
  * struct_size: the size of the struct at `config`, of which no more is written. C and C++ need only
  * zero_config_default; this is for bindings to other languages. A library reads a smaller struct, of an older header,
@@ -398,10 +406,10 @@ static inline zero_config_t zero_config_default(void)
     return config;
 }
 /* Sets one field by its name above, from text, as it comes from a command line or a file: "stage" to "3" ("zero.stage"
- * is the same), "dtype" to "bf16", "overlap" to "false", "optimizer" to a name of zero_optimizer_name. keep and
- * offload_ratio take "auto", too, shard_group "host", offload_update "auto", "device" and "host". Fields that point to
- * functions of yours have no text. Another name, or a text that is no value of the field's type, is
- * ZERO_ERROR_ARGUMENT, and nothing has changed. Ranges are checked by zero_engine_create. */
+ * is the same), "dtype" to "bf16", "overlap" to "false", "optimizer" to a name of zero_optimizer_name. keep,
+ * offload_ratio and offload_params take "auto", too, shard_group "host", offload_update "auto", "device" and "host".
+ * Fields that point to functions of yours have no text. Another name, or a text that is no value of the field's type,
+ * is ZERO_ERROR_ARGUMENT, and nothing has changed. Ranges are checked by zero_engine_create. */
 ZERO_API zero_status_t zero_config_set(zero_config_t *config, const char *name, const char *value);
 
 /* ---- Engine --------------------------------------------------------------------------------------------------------
@@ -497,10 +505,12 @@ typedef struct zero_step_result {
     /* Time on this rank's device, from the end of the previous step to the end of the update on all ranks. If no step
      * was pending at this step's first zero_begin, it counts from there. */
     double step_ms;
-    /* How long this rank's compute waited for communication in this step. Inside a pass the wait counts from the end of
-     * a unit's compute, so your own work between two units is included if communication takes longer. */
-    double exposed_comm_ms;
-    uint64_t reserved[4];
+    /* How long this rank's compute waited in this step: for other ranks, and for copies and updates of what is
+     * offloaded. Inside a pass a wait counts from the end of a unit's compute, so your own work between two units is
+     * included if what it waits for takes longer. */
+    double exposed_comm_ms, exposed_host_ms;
+    uint64_t pcie_bytes; /* that offload copied between GPU and host memory since the previous step, both ways */
+    uint64_t reserved[2];
 } zero_step_result_t;
 
 /* Waits for the oldest step whose result has not been read, and returns its result: apart from the times, the same bits
@@ -1129,10 +1139,11 @@ typedef struct zero_stats {
     uint64_t n_gathers, gathered_bytes; /* units gathered, and the bytes that came from other ranks */
     /* shard_group: parts of units brought up to date after an update, and the bytes that came from other groups */
     uint64_t n_part_gathers, part_gathered_bytes;
-    uint64_t n_reduces, reduced_bytes; /* units reduced, and the bytes of gradients that came from other ranks */
-    uint64_t n_gathers_avoided;        /* acquires that found the unit still resident */
-    double exposed_comm_ms;            /* sum of the results' exposed_comm_ms */
-    uint64_t reserved[8];
+    uint64_t n_reduces, reduced_bytes;    /* units reduced, and the bytes of gradients that came from other ranks */
+    uint64_t n_gathers_avoided;           /* acquires that found the unit still resident */
+    double exposed_comm_ms;               /* sum of the results' exposed_comm_ms */
+    uint64_t to_gpu_bytes, to_host_bytes; /* that offload copied, when they were queued */
+    uint64_t reserved[6];
 } zero_stats_t;
 ZERO_API zero_stats_t zero_engine_stats(const zero_engine_t *engine);
 

@@ -40,7 +40,8 @@ class Config(ctypes.Structure):
                 ("loss_scale_hysteresis", c_int), ("offload", c_bool), ("offload_ratio", c_float),
                 ("offload_update", c_int), ("offload_buffer_bytes", c_size_t), ("offload_threads", c_int),
                 ("offload_ram", c_float), ("staging_bytes", c_size_t), ("user_bytes", c_size_t), ("check", c_bool),
-                ("forward_only", c_bool), ("reserved", c_uint8 * 6)]
+                ("forward_only", c_bool), ("unused", c_uint8 * 2), ("offload_params", c_float),
+                ("reserved", c_uint8 * 8)]
 
     @classmethod
     def default(cls, **settings):
@@ -80,7 +81,7 @@ class StepResult(ctypes.Structure):
     """zero_step_result_t."""
     _fields_ = [("step", c_uint64), ("loss", c_float), ("grad_norm", c_float), ("loss_scale", c_float),
                 ("skipped", c_bool), ("notice", c_uint32), ("step_ms", c_double), ("exposed_comm_ms", c_double),
-                ("reserved", c_uint64 * 4)]
+                ("exposed_host_ms", c_double), ("pcie_bytes", c_uint64), ("reserved", c_uint64 * 2)]
 
 
 class _Library:

@@ -6,27 +6,25 @@
  *
  *     fp8=none (bf16: matrices are used in fp8, cast by tests/support/fp8_reference.h; fp8: they are gathered so)
  *     device=async (or cpu) stage=3 dtype=bf16 (fp32, fp16) prefetch=1 micro_steps=1 every=0 steps=12 overlap=1
- *     offload=0 (percent of the state; -1: auto) update=auto (or device, host) threads=0 (of the host's update)
- *     buffer=4096 (offload_buffer_bytes; 0: its default) pins=1 (memory can be pinned)
- *     available=BYTES (that the device reports) nccl=0 (nccl_reduction) nan_at=0 (the step)
- *     activations=0 (bytes a unit keeps from its forward to its backward) spans=0 (units by which their declared span
- * is longer than needed, at most, on either side) asks=0 (1: the state is read after every third step and set after
- * every fifth, while steps are under way) rows=61 (of the embedding's table) untied=0 (1: the head has a table of its
- * own) staging=0 (staging_bytes; 0: its default) comm=auto (or mpi, for all runs and before their other keys) hosts=HOW
- * (likewise: makes several hosts of this one, tests/mpi/host_ids.h) seed=1
- * delay_us=300 slow_gathers=0 (times as late as other work) fault=0 (async_fault_t) trace=0 blocks=5 (units between the
- * embedding and the head) calls=0 (1: also prints the last step's driver calls) check=0 (config.check) late=1 (0: each
- * step is waited for before the next begins) idle_ms=0 (for which the host leaves the device idle after an evaluation,
- * which must not count as a wait) keep=0 (config.keep) lookup=0 (1: the first unit's backward reads no parameters)
- * frozen=0 (1: some matrices and a whole block are) whole=0 (a bit for each unit that is frozen as a whole)
- * unshard=1 (0: and says so: zero_model_set_unshard_in_backward) gathers=0 (how many the first pass makes; 0: any)
- * hooks=0 (1: noise is added to reduced gradients, by work that takes its time in the stream; 2: weights are pushed
- * behind their update, too)
- * schedule=0 (1: tensors have settings of their own, which change from step to step)
- * cancels=0 (1: before every step passes are begun that are cancelled, anywhere) created=0 (the micro-steps that the
- * engine is created with, before zero_set_micro_steps; 0: micro_steps)
- * loses=0 (1: at the end a peer seems lost, with work under way) load= (a directory of checkpoints, from whose latest
- * the run continues) save= (one to write to after the steps)
+ *     offload=0 (percent of the state; -1: auto) params=0 (percent of the parameters; -1: auto) update=auto (or device,
+ * host) threads=0 (of the host's update) buffer=4096 (offload_buffer_bytes; 0: its default) pins=1 (memory can be
+ * pinned) available=BYTES (that the device reports) nccl=0 (nccl_reduction) nan_at=0 (the step) activations=0 (bytes a
+ * unit keeps from its forward to its backward) spans=0 (units by which their declared span is longer than needed, at
+ * most, on either side) asks=0 (1: the state is read after every third step and set after every fifth, while steps are
+ * under way) rows=61 (of the embedding's table) untied=0 (1: the head has a table of its own) staging=0 (staging_bytes;
+ * 0: its default) comm=auto (or mpi, for all runs and before their other keys) hosts=HOW (likewise: makes several hosts
+ * of this one, tests/mpi/host_ids.h) seed=1 delay_us=300 slow_gathers=0 (times as late as other work) fault=0
+ * (async_fault_t) trace=0 blocks=5 (units between the embedding and the head) calls=0 (1: also prints the last step's
+ * driver calls) check=0 (config.check) late=1 (0: each step is waited for before the next begins) idle_ms=0 (for which
+ * the host leaves the device idle after an evaluation, which must not count as a wait) keep=0 (config.keep) lookup=0
+ * (1: the first unit's backward reads no parameters) frozen=0 (1: some matrices and a whole block are) whole=0 (a bit
+ * for each unit that is frozen as a whole) unshard=1 (0: and says so: zero_model_set_unshard_in_backward) gathers=0
+ * (how many the first pass makes; 0: any) hooks=0 (1: noise is added to reduced gradients, by work that takes its time
+ * in the stream; 2: weights are pushed behind their update, too) schedule=0 (1: tensors have settings of their own,
+ * which change from step to step) cancels=0 (1: before every step passes are begun that are cancelled, anywhere)
+ * created=0 (the micro-steps that the engine is created with, before zero_set_micro_steps; 0: micro_steps) loses=0 (1:
+ * at the end a peer seems lost, with work under way) load= (a directory of checkpoints, from whose latest the run
+ * continues) save= (one to write to after the steps)
  *
  * Trains a toy whose forward reads every parameter and whose backward reads them again and writes every gradient, all
  * queued in a compute stream, with two steps under way at a time by default. Each compute item takes a while between
@@ -189,7 +187,7 @@ static void on_span(void *user, const zero_trace_span_t *span)
     run->ended_ms[span->work] = span->end_ms;
     run->n_spans[span->work]++;
     if (span->work == ZERO_WORK_WAIT && span->step != 0)
-        run->waited_ms += span->end_ms - span->begin_ms;
+        run->waited_ms[span->wait == ZERO_WAIT_OFFLOAD] += span->end_ms - span->begin_ms;
     if (span->work == ZERO_WORK_WAIT && span->unit > 0 && zero_comm_size(run->comm) == 1)
         CHECK(run->computed == span->unit - 1, "step %d: waits for unit %d behind the compute of unit %d",
               (int)span->step, span->unit, run->computed);
@@ -204,12 +202,17 @@ static void tell(run_t *run)
     if (!run->s->load) /* whose step numbers continue */
         check_notice(&result, zero_comm_size(run->comm));
     CHECK(result.step_ms > 0.0 && result.step_ms < 1e5, "a step took %g ms", result.step_ms);
-    CHECK(!run->s->trace || fabs(run->waited_ms - result.exposed_comm_ms) < 1e-6 * (1.0 + result.exposed_comm_ms),
-          "step %d: the trace has waits of %g ms, exposed_comm_ms is %g", (int)result.step, run->waited_ms,
-          result.exposed_comm_ms);
+    const double exposed_ms[] = {result.exposed_comm_ms, result.exposed_host_ms};
+    for (int host = 0; host < 2; host++) {
+        CHECK(!run->s->trace || fabs(run->waited_ms[host] - exposed_ms[host]) < 1e-6 * (1.0 + exposed_ms[host]),
+              "step %d: the trace has waits of %g ms, exposed_%s_ms is %g", (int)result.step, run->waited_ms[host],
+              host ? "host" : "comm", exposed_ms[host]);
+        run->waited_ms[host] = 0.0;
+    }
+    CHECK((result.pcie_bytes > 0) == (run->s->is_async && run->s->offload != 0), "%llu bytes over PCIe",
+          (unsigned long long)result.pcie_bytes);
     if (result.step % 4 == 3) /* an evaluation and a pause are behind it */
         run->least_exposed_ms = fmin(run->least_exposed_ms, result.exposed_comm_ms);
-    run->waited_ms = 0.0;
     if (zero_comm_rank(run->comm) == 0)
         printf("%llu %.9g %.9g %d\n", (unsigned long long)result.step, (double)result.loss, (double)result.grad_norm,
                result.skipped);
@@ -361,6 +364,11 @@ static void check_memory(const run_t *run, const zero_config_t *of_run)
         CHECK(zero_memory_total(&held) <= (uint64_t)s->available &&
                   held.bytes[ZERO_MEMORY_UNSHARDED_PARAMETERS] > plan.bytes[ZERO_MEMORY_UNSHARDED_PARAMETERS],
               "keep auto: %llu bytes held", (unsigned long long)zero_memory_total(&held));
+    else if (config->offload_params == ZERO_OFFLOAD_AUTO)
+        CHECK(zero_memory_total(&held) <= (uint64_t)s->available && held.pinned_bytes > 0 &&
+                  held.bytes[ZERO_MEMORY_PARAMETERS] > plan.bytes[ZERO_MEMORY_PARAMETERS],
+              "auto: %llu bytes held, %llu on the host", (unsigned long long)zero_memory_total(&held),
+              (unsigned long long)held.pinned_bytes);
     else if (config->offload_ratio == ZERO_OFFLOAD_AUTO)
         CHECK(zero_memory_total(&held) <= (uint64_t)s->available && held.pinned_bytes > 0 &&
                   held.pinned_bytes < plan.pinned_bytes,
@@ -449,6 +457,7 @@ static zero_config_t make_config(const settings_t *s)
     config.check = s->check;
     config.offload = s->offload != 0;
     config.offload_ratio = s->offload < 0 ? ZERO_OFFLOAD_AUTO : (float)s->offload / 100.0f;
+    config.offload_params = s->params < 0 ? ZERO_OFFLOAD_AUTO : (float)s->params / 100.0f;
     config.offload_threads = s->threads;
     config.offload_update = (zero_offload_update_t)s->update;
     if (s->buffer > 0)
@@ -576,6 +585,7 @@ static const setting_row_t setting_rows[] = {{"stage", offsetof(settings_t, stag
                                              {"slow_gathers", offsetof(settings_t, slow_gathers), NULL},
                                              {"fault", offsetof(settings_t, fault), NULL},
                                              {"offload", offsetof(settings_t, offload), NULL},
+                                             {"params", offsetof(settings_t, params), NULL},
                                              {"threads", offsetof(settings_t, threads), NULL},
                                              {"available", offsetof(settings_t, available), NULL},
                                              {"pins", offsetof(settings_t, pins), NULL},

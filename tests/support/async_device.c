@@ -17,7 +17,7 @@
 #include "tests/support/support.h"
 
 #define QUEUE_LENGTH 4096
-#define MAX_STREAMS 8
+#define MAX_STREAMS 9
 
 /* ---- streams ---- */
 
@@ -28,7 +28,7 @@ typedef struct task {
 
 /* The order in which the engine and the test make streams tells what they are for. Those of the transport have numbers
  * from FIRST_ASIDE on. */
-enum { DEFAULT_STREAM, GATHER_STREAM, REDUCE_STREAM, OUT_STREAM, UPDATE_STREAM, IN_STREAM, FIRST_ASIDE = 100 };
+enum { DEFAULT_STREAM, GATHER_STREAM, REDUCE_STREAM, OUT_STREAM, UPDATE_STREAM, IN_STREAM, PARAM_STREAM, FIRST_ASIDE = 100 };
 
 typedef struct stream {
     int number;
@@ -326,6 +326,12 @@ static bool is_left_out(int waiting, const async_event_t *event)
         return waiting == IN_STREAM && computed;
     case ASYNC_GATHER_AHEAD_OF_UPDATE:
         return waiting == GATHER_STREAM && recorded_in == UPDATE_STREAM;
+    case ASYNC_PARAMS_AHEAD_OF_STORE:
+        return (waiting == PARAM_STREAM || waiting == GATHER_STREAM) && recorded_in == OUT_STREAM;
+    case ASYNC_FETCH_AHEAD_OF_PEERS:
+        return waiting == PARAM_STREAM && recorded_in == GATHER_STREAM;
+    case ASYNC_GATHER_AHEAD_OF_FETCH:
+        return waiting == GATHER_STREAM && recorded_in == PARAM_STREAM;
     case ASYNC_SEND_AHEAD_OF_WRITE:
         return waiting >= FIRST_ASIDE && event->follows != ASYNC_ENDS_IN_INNER_FENCE;
     case ASYNC_SUM_AHEAD_OF_RECEIVE:

@@ -36,6 +36,10 @@ typedef enum async_fault {
     ASYNC_FETCH_AHEAD_OF_GRADS,     /* gradients are fetched back before they have been sent */
     ASYNC_GATHER_AHEAD_OF_UPDATE,   /* parameters are gathered before they are updated */
     ASYNC_FETCH_AHEAD_OF_COMPUTE,   /* state is fetched into activations that are in use */
+    /* offloaded parameters: */
+    ASYNC_PARAMS_AHEAD_OF_STORE, /* they are fetched before the update has stored them */
+    ASYNC_FETCH_AHEAD_OF_PEERS,  /* a shard is fetched over one that peers still gather */
+    ASYNC_GATHER_AHEAD_OF_FETCH, /* it is gathered before it has been fetched */
     /* rails between hosts: */
     ASYNC_SEND_AHEAD_OF_WRITE,   /* bytes are sent before they are written */
     ASYNC_SUM_AHEAD_OF_RECEIVE,  /* sums start before other hosts' slices have arrived */

@@ -12,16 +12,18 @@ static zero_status_t check_fits(const zero_context_t *context)
     uint64_t available = context->device->ops->available_bytes(context->device);
     /* Only what would make a difference is advised. */
     const char *stage = config->stage < 3 ? ", a higher stage" : "";
-    const char *offload = !config->offload && context->device->type != ZERO_DEVICE_CPU ? ", offload" : "";
+    const bool is_gpu = context->device->type != ZERO_DEVICE_CPU;
+    const char *offload = is_gpu && !config->offload && !config->forward_only ? ", offload" : "";
+    const char *params = is_gpu && config->stage == 3 && config->offload_params < 1.0f ? ", offload_params" : "";
     const char *keep = config->keep > 0 && context->plan.stage.shard_params ? ", a smaller keep" : "";
     if (needed <= available)
         return ZERO_OK;
     return zero_fail(
         ZERO_ERROR_MEMORY,
         "the plan needs %.1f MiB (%.1f for parameters, gradients and optimizer state, %.1f of the caller's) "
-        "and %.1f MiB are free: take more ranks%s%s%s, a smaller micro-batch or recompute",
+        "and %.1f MiB are free: take more ranks%s%s%s%s, a smaller micro-batch or recompute",
         (double)needed / mib, (double)planned / mib, (double)config->user_bytes / mib, (double)available / mib, stage,
-        offload, keep);
+        offload, params, keep);
 }
 
 /* Returns what a plan may take of what is free now. */
@@ -46,22 +48,43 @@ static zero_status_t largest_of_ranks(zero_comm_t *comm, zero_status_t found, do
     return status;
 }
 
-/* offload_ratio = auto: finds the smallest ratio that fits on every rank, the largest that any rank finds. */
-static zero_status_t settle_offload_ratio(zero_context_t *context, zero_plan_target_t target)
+/* offload_ratio = auto: finds the smallest ratio that fits on every rank, the largest that any rank finds. If
+ * offload_params is auto, too, no parameters are offloaded before all state is. */
+static zero_status_t choose_offload_ratio(zero_context_t *context, zero_plan_target_t target)
 {
-    zero_config_t *config = &context->config;
+    zero_config_t *config = &context->config, tried = *config;
     uint64_t bytes = bytes_to_plan(context);
     float mine = 0.0f;
     double largest;
     if (!config->offload || config->offload_ratio != ZERO_OFFLOAD_AUTO || !target.on_gpu)
         return ZERO_OK;
-    zero_status_t found = zero_plan_smallest_offload(context->model, &context->layout, config, target, bytes, &mine);
+    if (tried.offload_params == ZERO_OFFLOAD_AUTO)
+        tried.offload_params = 0.0f;
+    zero_status_t found = zero_plan_smallest_offload(context->model, &context->layout, &tried, target, bytes, &mine);
     ZERO_TRY(largest_of_ranks(context->host_comm, found, (double)mine, &largest));
     config->offload_ratio = (float)largest;
     if (context->host_comm->rank == 0)
         zero_log(ZERO_LOG_INFO,
                  "offload_ratio auto: %.4g of the optimizer's state is offloaded; the plan may take %.1f MiB", largest,
                  (double)bytes / 1048576.0);
+    return ZERO_OK;
+}
+
+/* offload_params = auto: the same, with the share of the state that is offloaded. */
+static zero_status_t choose_offload_params(zero_context_t *context, zero_plan_target_t target)
+{
+    zero_config_t *config = &context->config;
+    uint64_t bytes = bytes_to_plan(context);
+    float mine = 0.0f;
+    double largest;
+    if (config->offload_params != ZERO_OFFLOAD_AUTO || !target.on_gpu)
+        return ZERO_OK;
+    zero_status_t found = zero_plan_smallest_params(context->model, &context->layout, config, target, bytes, &mine);
+    ZERO_TRY(largest_of_ranks(context->host_comm, found, (double)mine, &largest));
+    config->offload_params = (float)largest;
+    if (context->host_comm->rank == 0)
+        zero_log(ZERO_LOG_INFO, "offload_params auto: %.4g of the parameters are offloaded; the plan may take %.1f MiB",
+                 largest, (double)bytes / 1048576.0);
     return ZERO_OK;
 }
 
@@ -177,7 +200,8 @@ zero_status_t zero_fit_plan(zero_context_t *context, zero_offload_t **offload)
                                        .has_rails = context->device->ops->join != NULL &&
                                                     zero_comm_get_kind(context->host_comm) == ZERO_COMM_MPI};
     ZERO_TRY(settle_shard_group(context));
-    ZERO_TRY(settle_offload_ratio(context, target));
+    ZERO_TRY(choose_offload_ratio(context, target));
+    ZERO_TRY(choose_offload_params(context, target));
     ZERO_TRY(choose_keep(context, target)); /* into what offload leaves free */
     ZERO_TRY(zero_arena_plan_create(context->model, &context->layout, &context->config, target, &context->plan));
     ZERO_TRY(zero_comm_agree(context->host_comm, check_fits(context)));

@@ -52,6 +52,7 @@ static uint64_t config_hash(const zero_config_t *c)
     hash = zero_hash_fold(hash, &c->max_skipped_steps, sizeof c->max_skipped_steps);
     hash = zero_hash_fold(hash, &c->offload, sizeof c->offload);
     hash = zero_hash_fold(hash, &c->offload_ratio, sizeof c->offload_ratio);
+    hash = zero_hash_fold(hash, &c->offload_params, sizeof c->offload_params);
     hash = zero_hash_fold(hash, &c->offload_update, sizeof c->offload_update);
     hash = zero_hash_fold(hash, &c->offload_buffer_bytes, sizeof c->offload_buffer_bytes);
     hash = zero_hash_fold(hash, &c->staging_bytes, sizeof c->staging_bytes);

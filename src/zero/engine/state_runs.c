@@ -7,7 +7,7 @@
 #include "base/log.h"
 #include "zero/runtime/addresses.h"
 
-#define DEVICE_BYTES (2 * ZERO_RUN_ELEMS * sizeof(float))
+#define DEVICE_BYTES (3 * ZERO_RUN_ELEMS * sizeof(float))
 
 static zero_status_t buffers_create(zero_device_t *device, zero_run_buffers_t *buffers)
 {
@@ -23,6 +23,7 @@ static zero_status_t buffers_create(zero_device_t *device, zero_run_buffers_t *b
     }
     buffers->weights = on_device;
     buffers->master_lo = buffers->weights + ZERO_RUN_ELEMS;
+    buffers->param = buffers->weights + 2 * ZERO_RUN_ELEMS;
     return ZERO_OK;
 }
 
@@ -47,10 +48,30 @@ static bool has_state(const zero_engine_t *engine, zero_tensor_t tensor)
     return !zero_run_is_frozen(engine, tensor) && !engine->context.config.forward_only;
 }
 
-/* Returns where a run's parameters are. Of a frozen tensor, at->param counts from the first frozen one. */
-static void *param_at(const zero_engine_t *engine, zero_tensor_t tensor, const zero_adam_segment_t *at)
+/* Returns where a run's parameters are on the host; NULL: they are on the device alone. */
+static void *host_param_at(const zero_engine_t *engine, zero_tensor_t tensor, const zero_adam_segment_t *at)
 {
     const zero_context_t *context = &engine->context;
+    const zero_unit_t unit = context->model->tensors[tensor].owner;
+    if (!engine->offload)
+        return NULL;
+    if (!zero_run_is_frozen(engine, tensor))
+        return zero_offload_param(engine->offload, at->state);
+    if (!zero_plan_offloads_params(&context->plan, unit))
+        return NULL;
+    return bytes_at(zero_offload_frozen(engine->offload, unit),
+                    at->param - zero_plan_frozen_of(&context->plan, &context->layout, unit),
+                    zero_dtype_size(context->config.dtype));
+}
+
+/* Returns where a run's parameters are on the device: where they stay, or the buffer through which those pass that are
+ * offloaded. Of a frozen tensor, at->param counts from the first frozen one. */
+static void *param_at(const zero_engine_t *engine, zero_tensor_t tensor, const zero_adam_segment_t *at,
+                      const zero_run_buffers_t *buffers)
+{
+    const zero_context_t *context = &engine->context;
+    if (zero_plan_offloads_params(&context->plan, context->model->tensors[tensor].owner))
+        return buffers->param;
     void *base = zero_run_is_frozen(engine, tensor) ? zero_context_window(context, context->plan.frozen)
                                                     : zero_context_params(context);
     return bytes_at(base, at->param, zero_dtype_size(context->config.dtype));
@@ -233,31 +254,20 @@ zero_status_t zero_run_write_moments(zero_engine_t *engine, zero_tensor_t tensor
                                              : ZERO_OK;
 }
 
-/* Writes parameters as they would be with state, from which it takes their low parts: these are dropped. */
-static zero_status_t write_param(zero_engine_t *engine, void *param, zero_run_buffers_t *buffers, size_t n_elems)
-{
-    const zero_context_t *context = &engine->context;
-    zero_dtype_t dtype = context->config.dtype;
-    void *unused = dtype == ZERO_FP32 ? NULL : buffers->master_lo;
-    return context->device->kernels->split_master(param, unused, dtype, buffers->weights, n_elems, NULL);
-}
-
-/* An offloaded unit's weights are split on the device, too, which may be unable to reach the host's memory, and then
- * copied. */
+/* Offloaded weights are split on the device, too, which may be unable to reach the host's memory, and then copied.
+ * Those without state have no low parts: these are dropped. */
 zero_status_t zero_run_write_master(zero_engine_t *engine, zero_tensor_t tensor, const zero_adam_segment_t *at,
                                     zero_run_buffers_t *buffers, size_t n_elems)
 {
     const zero_context_t *context = &engine->context;
     zero_device_t *device = context->device;
     zero_dtype_t dtype = context->config.dtype;
-    void *param = param_at(engine, tensor, at);
-    if (!has_state(engine, tensor))
-        return write_param(engine, param, buffers, n_elems);
-    void *held = master_lo_at(engine, at);
-    void *master_lo = held && is_offloaded(engine, at) ? buffers->master_lo : held;
-    void *hosts_param = is_offloaded(engine, at) ? zero_offload_address(engine->offload, at->state).param : NULL;
+    void *param = param_at(engine, tensor, at, buffers), *hosts_param = host_param_at(engine, tensor, at);
+    const bool has_low = has_state(engine, tensor);
+    void *held = has_low ? master_lo_at(engine, at) : NULL;
+    void *master_lo = held && !is_offloaded(engine, at) ? held : dtype == ZERO_FP32 ? NULL : buffers->master_lo;
     ZERO_TRY(device->kernels->split_master(param, master_lo, dtype, buffers->weights, n_elems, NULL));
-    if (master_lo != held)
+    if (held && master_lo != held)
         ZERO_TRY(zero_device_copy(device, held, master_lo, n_elems * zero_master_lo_size(dtype), NULL));
     return hosts_param ? zero_device_copy(device, hosts_param, param, n_elems * zero_dtype_size(dtype), NULL) : ZERO_OK;
 }
@@ -268,7 +278,10 @@ zero_status_t zero_run_read_master(zero_engine_t *engine, zero_tensor_t tensor, 
     const zero_context_t *context = &engine->context;
     zero_device_t *device = context->device;
     zero_dtype_t dtype = context->config.dtype;
-    const void *param = param_at(engine, tensor, at);
+    void *param = param_at(engine, tensor, at, buffers);
+    if (param == buffers->param)
+        ZERO_TRY(
+            zero_device_copy(device, param, host_param_at(engine, tensor, at), n_elems * zero_dtype_size(dtype), NULL));
     if (!has_state(engine, tensor)) {
         ZERO_TRY(device->kernels->cast(buffers->weights, ZERO_FP32, param, dtype, n_elems, NULL));
         return zero_device_copy(device, buffers->host, buffers->weights, n_elems * sizeof(float), NULL);

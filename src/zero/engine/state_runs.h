@@ -12,6 +12,7 @@ typedef struct zero_run_buffers {
     float *host;     /* ZERO_RUN_ELEMS of master weights, m, v; behind them, of m and v, as they are in memory */
     float *weights;  /* on the device: ZERO_RUN_ELEMS of master weights */
     void *master_lo; /* behind them: an offloaded unit's, on their way to or from the host */
+    void *param;     /* behind these: the same of offloaded parameters */
 } zero_run_buffers_t;
 
 /* at: where the run is in the parameters, the state and the reduced gradients. */

@@ -29,14 +29,30 @@ zero_host_address_t zero_offload_address(const zero_offload_t *offload, uint64_t
     const zero_host_plan_t *host = &plan->host;
     zero_dtype_t dtype = offload->context->config.dtype;
     uint64_t at = state - plan->state_elems, in_array = zero_array_bytes(plan->array_format, at);
-    unsigned char *params = zero_offload_host_at(offload, host->params);
     unsigned char *master_lo = zero_offload_host_at(offload, host->master_lo);
     return (zero_host_address_t){
-        .param = host->update == ZERO_OFFLOAD_UPDATE_HOST ? params + at * zero_dtype_size(dtype) : NULL,
         .master_lo = dtype == ZERO_FP32 ? NULL : master_lo + at * zero_master_lo_size(dtype),
         .m = zero_offload_host_at(offload, host->m + in_array),
         .v = plan->n_arrays > 1 ? zero_offload_host_at(offload, host->v + in_array) : NULL,
     };
+}
+
+void *zero_offload_param(const zero_offload_t *offload, uint64_t state)
+{
+    const zero_host_plan_t *host = &offload->context->plan.host;
+    const size_t size = zero_dtype_size(offload->context->config.dtype);
+    return state < host->params_begin
+               ? NULL
+               : zero_offload_host_at(offload, host->params + (state - host->params_begin) * size);
+}
+
+void *zero_offload_frozen(const zero_offload_t *offload, zero_unit_t unit)
+{
+    const zero_context_t *context = offload->context;
+    const zero_unit_layout_t *units = context->layout.units;
+    const zero_host_plan_t *host = &context->plan.host;
+    uint64_t at = units[unit].frozen_shard_offset - units[host->first_params].frozen_shard_offset;
+    return zero_offload_host_at(offload, host->frozen + at * zero_dtype_size(context->config.dtype));
 }
 
 /* Returns the first offloaded element whose gradient is sent. */
@@ -102,12 +118,34 @@ static zero_status_t create_units(zero_offload_t *offload)
     return ZERO_OK;
 }
 
+/* Clears one of n_parts parts of n_elems elements that begin at `data`; NULL: of none. */
+static void clear_part(void *data, uint64_t n_elems, size_t element_bytes, int part, int n_parts)
+{
+    const uint64_t from = zero_offload_part_begin(0, n_elems, part, n_parts);
+    if (data)
+        memset((unsigned char *)data + from * element_bytes, 0,
+               (zero_offload_part_begin(0, n_elems, part + 1, n_parts) - from) * element_bytes);
+}
+
+static void clear_params(const zero_offload_t *offload, zero_unit_t unit, int part, int n_parts)
+{
+    const zero_context_t *context = offload->context;
+    const zero_unit_layout_t *layout = &context->layout.units[unit];
+    const size_t size = zero_dtype_size(context->config.dtype);
+    clear_part(zero_offload_param(offload, layout->shard_offset), layout->shard_elems, size, part, n_parts);
+    if (zero_plan_offloads_params(&context->plan, unit))
+        clear_part(zero_offload_frozen(offload, unit), layout->frozen_shard_elems, size, part, n_parts);
+}
+
 /* Writes, in each thread, what that thread will update: its pages are then near it, and all of them near the device. */
 static void touch_part(void *args, int item, int part, int n_parts)
 {
     const zero_offload_t *offload = args;
     const zero_arena_plan_t *plan = &offload->context->plan;
-    zero_unit_t unit = plan->host.first + item;
+    zero_unit_t unit = zero_plan_first_on_host(plan) + item;
+    clear_params(offload, unit, part, n_parts);
+    if (!zero_plan_is_offloaded(plan, unit))
+        return;
     const zero_offloaded_unit_t *offloaded = &offload->units[unit];
     uint64_t from = zero_offload_part_begin(offloaded->begin, offloaded->end, part, n_parts);
     uint64_t n = zero_offload_part_begin(offloaded->begin, offloaded->end, part + 1, n_parts) - from;
@@ -118,10 +156,13 @@ static void touch_part(void *args, int item, int part, int n_parts)
         memset(address.v, 0, zero_array_bytes(plan->array_format, n));
     if (address.master_lo)
         memset(address.master_lo, 0, n * zero_master_lo_size(dtype));
-    if (address.param)
-        memset(address.param, 0, n * zero_dtype_size(dtype));
     if (unit >= plan->host.first_sent)
         memset(zero_offload_host_grads(offload, from), 0, n * sizeof(float));
+}
+
+static bool updates_on_host(const zero_context_t *context)
+{
+    return context->plan.host.first < context->layout.n_units && context->plan.host.update == ZERO_OFFLOAD_UPDATE_HOST;
 }
 
 static zero_status_t create_memory(zero_offload_t *offload, const cpu_set_t *cores)
@@ -129,7 +170,7 @@ static zero_status_t create_memory(zero_offload_t *offload, const cpu_set_t *cor
     zero_context_t *context = offload->context;
     zero_device_t *device = context->device;
     uint64_t n_bytes = context->plan.memory.pinned_bytes;
-    int n_items = context->layout.n_units - context->plan.host.first;
+    int n_items = context->layout.n_units - zero_plan_first_on_host(&context->plan);
     int n_threads =
         zero_host_cores_n_threads(cores, context->config.offload_threads, context->host_comm->job_local_size);
     void *host;
@@ -139,7 +180,7 @@ static zero_status_t create_memory(zero_offload_t *offload, const cpu_set_t *cor
     ZERO_TRY(zero_host_pool_create(cores, n_threads, n_items, &offload->pool));
     zero_host_pool_start(offload->pool, n_items, touch_part, offload);
     zero_host_pool_await(offload->pool, n_items - 1);
-    if (context->plan.host.update == ZERO_OFFLOAD_UPDATE_DEVICE) {
+    if (!updates_on_host(context)) {
         zero_host_pool_destroy(offload->pool);
         offload->pool = NULL;
     }
@@ -182,7 +223,7 @@ zero_status_t zero_offload_create(zero_context_t *context, zero_offload_t **offl
     zero_comm_t *comm = context->host_comm;
     cpu_set_t cores;
     *offload = NULL;
-    if (context->plan.host.first == context->layout.n_units)
+    if (zero_plan_first_on_host(&context->plan) == context->layout.n_units)
         return ZERO_OK;
     ZERO_TRY(find_cores(context, &cores));
     zero_status_t status = ZERO_OK;
@@ -196,7 +237,7 @@ zero_status_t zero_offload_create(zero_context_t *context, zero_offload_t **offl
         zero_offload_destroy(made);
         return status;
     }
-    if (context->plan.host.update == ZERO_OFFLOAD_UPDATE_HOST)
+    if (updates_on_host(context))
         log_threads(made, &cores);
     *offload = made;
     return ZERO_OK;
@@ -232,6 +273,8 @@ static zero_status_t create_streams(zero_offload_t *offload)
         ZERO_TRY(device->ops->event_create(device, false, &offload->grads_left[i]));
     for (zero_unit_t unit = context->plan.host.first; unit < context->layout.n_units; unit++)
         ZERO_TRY(device->ops->event_create(device, false, &offload->units[unit].arrived));
+    if (context->plan.host.first_params < context->layout.n_units)
+        ZERO_TRY(device->ops->stream_create(device, true, &offload->param_stream));
     return ZERO_OK;
 }
 
@@ -242,14 +285,16 @@ zero_status_t zero_offload_prepare(zero_offload_t *offload)
     if (!offload)
         return ZERO_OK;
     warn_if_not_pinned(offload);
-    offload->backend = backends[offload->context->plan.host.update];
     ZERO_TRY(create_streams(offload));
+    if (offload->context->plan.host.first == offload->context->layout.n_units)
+        return ZERO_OK; /* parameters alone */
+    offload->backend = backends[offload->context->plan.host.update];
     return offload->backend->create(offload);
 }
 
 zero_status_t zero_offload_start(zero_offload_t *offload, const zero_user_block_t *blocks)
 {
-    if (!offload || !offload->backend->start)
+    if (!offload || !offload->backend || !offload->backend->start)
         return ZERO_OK;
     return zero_comm_agree(offload->context->host_comm, offload->backend->start(offload, blocks));
 }
@@ -272,6 +317,7 @@ void zero_offload_destroy(zero_offload_t *offload)
     device->ops->stream_destroy(device, offload->out_stream);
     device->ops->stream_destroy(device, offload->update_stream);
     device->ops->stream_destroy(device, offload->in_stream);
+    device->ops->stream_destroy(device, offload->param_stream);
     zero_host_pool_destroy(offload->pool);
     if (offload->is_pinned)
         device->ops->host_unpin(device, offload->host);
@@ -281,6 +327,20 @@ void zero_offload_destroy(zero_offload_t *offload)
 }
 
 /* ---- a step ---- */
+
+zero_status_t zero_offload_copy_in(const zero_offload_t *offload, void *device, const void *host, size_t n_bytes,
+                                   zero_stream_t stream)
+{
+    offload->context->stats.to_gpu_bytes += n_bytes;
+    return zero_device_copy(offload->context->device, device, host, n_bytes, stream);
+}
+
+zero_status_t zero_offload_copy_out(const zero_offload_t *offload, void *host, const void *device, size_t n_bytes,
+                                    zero_stream_t stream)
+{
+    offload->context->stats.to_host_bytes += n_bytes;
+    return zero_device_copy(offload->context->device, host, device, n_bytes, stream);
+}
 
 zero_status_t zero_offload_send_grads(zero_offload_t *offload, zero_unit_t unit, zero_stream_t stream)
 {
@@ -304,17 +364,19 @@ zero_status_t zero_offload_await_grads(zero_offload_t *offload, zero_unit_t unit
 
 zero_status_t zero_offload_borrow_activations(zero_offload_t *offload, zero_unit_t unit, zero_stream_t stream)
 {
-    return offload && offload->backend->lend ? offload->backend->lend(offload, unit, stream) : ZERO_OK;
+    return offload && offload->backend && offload->backend->lend ? offload->backend->lend(offload, unit, stream)
+                                                                 : ZERO_OK;
 }
 
 zero_status_t zero_offload_return_activations(zero_offload_t *offload, zero_unit_t unit, zero_stream_t stream)
 {
-    return offload && offload->backend->reclaim ? offload->backend->reclaim(offload, unit, stream) : ZERO_OK;
+    return offload && offload->backend && offload->backend->reclaim ? offload->backend->reclaim(offload, unit, stream)
+                                                                    : ZERO_OK;
 }
 
 zero_status_t zero_offload_update(zero_offload_t *offload, zero_stream_t stream)
 {
-    if (!offload)
+    if (!offload || !offload->backend)
         return ZERO_OK;
     zero_context_t *context = offload->context;
     ZERO_TRY(context->device->ops->event_record(context->device, offload->decided, stream));
@@ -326,7 +388,7 @@ zero_status_t zero_offload_update(zero_offload_t *offload, zero_stream_t stream)
 
 static zero_status_t queue_up_to(zero_offload_t *offload, zero_unit_t unit)
 {
-    return offload->backend->queue_up_to ? offload->backend->queue_up_to(offload, unit) : ZERO_OK;
+    return offload->backend && offload->backend->queue_up_to ? offload->backend->queue_up_to(offload, unit) : ZERO_OK;
 }
 
 zero_status_t zero_offload_finish_update(zero_offload_t *offload)
@@ -343,13 +405,36 @@ zero_status_t zero_offload_await_params(zero_offload_t *offload, zero_unit_t uni
         return ZERO_OK;
     offloaded->is_new = false;
     ZERO_TRY(queue_up_to(offload, unit));
-    if (!context->streams.overlapped) /* then `stream` computes, and the wait is exposed */
+    const bool is_gather = stream == context->streams.gather || (stream && stream == offload->param_stream);
+    if (!is_gather) /* then `stream` computes, and the wait is exposed */
         return zero_streams_compute_wait(context, ZERO_WAIT_OFFLOAD, unit, offloaded->arrived, stream);
     return context->device->ops->stream_wait(context->device, stream, offloaded->arrived);
 }
 
+zero_stream_t zero_offload_param_stream(const zero_offload_t *offload)
+{
+    return offload->param_stream;
+}
+
+zero_status_t zero_offload_fetch_params(zero_offload_t *offload, zero_unit_t unit, void *trained, void *frozen,
+                                        zero_stream_t stream)
+{
+    const zero_context_t *context = offload->context;
+    const zero_unit_layout_t *layout = &context->layout.units[unit];
+    const size_t size = zero_dtype_size(context->config.dtype);
+    bool is_new;
+    if (zero_plan_is_offloaded(&context->plan, unit))
+        ZERO_TRY(zero_offload_await_params(offload, unit, stream, &is_new));
+    if (layout->shard_elems > 0)
+        ZERO_TRY(zero_offload_copy_in(offload, trained, zero_offload_param(offload, layout->shard_offset),
+                                      layout->shard_elems * size, stream));
+    return layout->frozen_shard_elems == 0 ? ZERO_OK
+                                           : zero_offload_copy_in(offload, frozen, zero_offload_frozen(offload, unit),
+                                                                  layout->frozen_shard_elems * size, stream);
+}
+
 void zero_offload_cancel(zero_offload_t *offload)
 {
-    if (offload && offload->backend->cancel)
+    if (offload && offload->backend && offload->backend->cancel)
         offload->backend->cancel(offload);
 }

@@ -9,8 +9,11 @@
  * Nothing is stale: a unit's next use waits for its new parameters. An offloaded unit's shard in the window is
  * published by a fence of its own, before its first gather of the step (parameters.c).
  *
- * Functions about a unit need an offloaded one (zero_plan_is_offloaded). With NULL, which means no
- * offload, the others do nothing.
+ * Parameters may be in host memory, too (zero_plan_offloads_params). Then an update ends there, and parameters.c
+ * fetches them for every use.
+ *
+ * Functions about a unit need one whose state is offloaded (zero_plan_is_offloaded), unless they are about parameters.
+ * With NULL, which means no offload, the others do nothing.
  */
 #ifndef ZERO_OFFLOAD_H
 #define ZERO_OFFLOAD_H
@@ -32,11 +35,22 @@ void zero_offload_destroy(zero_offload_t *offload); /* when the device is idle *
 
 /* Where element `state` (zero_adam_segment_t's) of an offloaded unit is on the host. */
 typedef struct zero_host_address {
-    void *param;     /* NULL if the device updates */
     void *master_lo; /* NULL for fp32 */
     float *m, *v;    /* as in zero_adam_t */
 } zero_host_address_t;
 zero_host_address_t zero_offload_address(const zero_offload_t *offload, uint64_t state);
+/* Returns where its parameter is on the host; NULL: it is on the device alone. The host's update has a copy of
+ * parameters that are on the device. */
+void *zero_offload_param(const zero_offload_t *offload, uint64_t state);
+
+/* Returns where the frozen tensors of a unit whose parameters are offloaded begin on the host: this rank's shard. */
+void *zero_offload_frozen(const zero_offload_t *offload, zero_unit_t unit);
+/* Copies this rank's shard of a unit whose parameters are offloaded to the device, frozen tensors to `frozen`. The
+ * copies run in `stream`, behind the unit's newest update. */
+zero_status_t zero_offload_fetch_params(zero_offload_t *offload, zero_unit_t unit, void *trained, void *frozen,
+                                        zero_stream_t stream);
+/* Returns the stream in which parameters may be fetched without waiting for gathers. */
+zero_stream_t zero_offload_param_stream(const zero_offload_t *offload);
 
 /* The unit's gradients have been reduced in `stream`: copies them out, or leaves them where the update finds them. */
 zero_status_t zero_offload_send_grads(zero_offload_t *offload, zero_unit_t unit, zero_stream_t stream);

@@ -12,7 +12,7 @@
 
 typedef struct zero_offloaded_unit {
     uint64_t begin, end;  /* this rank's shard, among offloaded elements */
-    zero_event_t arrived; /* its new parameters are in the window */
+    zero_event_t arrived; /* its new parameters are in the window, or on the host if they are offloaded */
     bool is_new;          /* no gather has been queued after that yet */
 } zero_offloaded_unit_t;
 
@@ -45,13 +45,20 @@ struct zero_offload {
     zero_host_pool_t *pool; /* kept for the host's update alone, once memory has been touched */
     unsigned char *host;    /* laid out by plan.host; pinned if the device can pin it */
     bool is_pinned;
-    zero_offloaded_unit_t *units; /* by unit; those before plan.host.first are unused */
+    zero_offloaded_unit_t *units; /* by unit; those before plan.host.first are unused, of forward_only all */
     zero_stream_t out_stream, update_stream, in_stream;
+    zero_stream_t param_stream;                      /* NULL unless parameters are offloaded */
     zero_event_t grads_reduced;                      /* in the caller's stream: the last unit's */
     zero_event_t grads_left[ZERO_N_OFFLOADED_GRADS]; /* by zero_plan_offloaded_grads: what was there is not needed */
     zero_event_t grads_sent;                         /* in out_stream: all that were sent */
     zero_event_t decided;                            /* in the caller's stream */
 };
+
+/* Copy between host and device memory, and count the bytes. */
+zero_status_t zero_offload_copy_in(const zero_offload_t *offload, void *device, const void *host, size_t n_bytes,
+                                   zero_stream_t stream);
+zero_status_t zero_offload_copy_out(const zero_offload_t *offload, void *host, const void *device, size_t n_bytes,
+                                    zero_stream_t stream);
 
 void *zero_offload_host_at(const zero_offload_t *offload, uint64_t offset);
 /* Returns where the gradients of an offloaded element, and those behind it in its unit, go on the host. The unit is one

@@ -14,8 +14,8 @@ static const zero_state_staging_plan_t *plan_of(const zero_offload_t *offload)
 
 /* ---- buffers ---- */
 
-/* Gradients and master_lo come first: their sizes keep what follows aligned as the kernels want it, those of blocks
- * would not. */
+/* Gradients, parameters and master_lo come first: their sizes keep what follows aligned as the kernels want it, those
+ * of blocks would not. */
 
 float *zero_state_buffer_grads(const zero_state_buffer_t *buffer)
 {
@@ -28,15 +28,27 @@ static unsigned char *behind_grads(const zero_offload_t *offload, const zero_sta
     return buffer->memory + (plan->has_grads ? plan->chunk_elems * sizeof(float) : 0);
 }
 
+void *zero_state_buffer_param(const zero_offload_t *offload, const zero_state_buffer_t *buffer)
+{
+    return behind_grads(offload, buffer);
+}
+
+static unsigned char *behind_params(const zero_offload_t *offload, const zero_state_buffer_t *buffer)
+{
+    const zero_state_staging_plan_t *plan = plan_of(offload);
+    const size_t size = zero_dtype_size(offload->context->config.dtype);
+    return behind_grads(offload, buffer) + (plan->has_params ? plan->chunk_elems * size : 0);
+}
+
 void *zero_state_buffer_master_lo(const zero_offload_t *offload, const zero_state_buffer_t *buffer)
 {
-    return offload->context->config.dtype == ZERO_FP32 ? NULL : behind_grads(offload, buffer);
+    return offload->context->config.dtype == ZERO_FP32 ? NULL : behind_params(offload, buffer);
 }
 
 float *zero_state_buffer_m(const zero_offload_t *offload, const zero_state_buffer_t *buffer)
 {
     size_t size = zero_master_lo_size(offload->context->config.dtype);
-    return (float *)(void *)(behind_grads(offload, buffer) + plan_of(offload)->chunk_elems * size);
+    return (float *)(void *)(behind_params(offload, buffer) + plan_of(offload)->chunk_elems * size);
 }
 
 float *zero_state_buffer_v(const zero_offload_t *offload, const zero_state_buffer_t *buffer)
@@ -126,15 +138,18 @@ static void prepare_adam(const zero_offload_t *offload, zero_state_chunk_t *chun
     const zero_context_t *context = offload->context;
     const zero_state_buffer_t *buffer = chunk->buffer;
     bool stay = chunk->grads_at == ZERO_GRADS_REDUCED;
+    bool is_staged = zero_plan_offloads_params(&context->plan, chunk->unit);
     uint64_t grads_begin = stay ? offload->units[chunk->unit].begin : chunk->begin;
     size_t n_segments = zero_offload_segments(offload, chunk->unit, chunk->begin, chunk->begin + chunk->n_elems, copy);
     for (size_t i = 0; i < n_segments; i++) {
         copy[i].state -= chunk->begin;
         copy[i].grad -= grads_begin;
+        if (is_staged)
+            copy[i].param = copy[i].state;
     }
     chunk->adam = (zero_adam_t){
         .param_dtype = context->config.dtype,
-        .param = zero_context_params(context),
+        .param = is_staged ? zero_state_buffer_param(offload, buffer) : zero_context_params(context),
         .master_lo = zero_state_buffer_master_lo(offload, buffer),
         .m = zero_state_buffer_m(offload, buffer),
         .v = zero_state_buffer_v(offload, buffer),

@@ -51,8 +51,10 @@ static inline zero_state_staging_t *zero_state_staging_of(const zero_offload_t *
     return offload->backend_state;
 }
 
-/* Return the parts of a buffer: gradients if any are staged, master_lo (NULL for fp32), m and v (zero_adam_t's). */
+/* Return the parts of a buffer: gradients and parameters if any are staged, master_lo (NULL for fp32), m and v
+ * (zero_adam_t's). */
 float *zero_state_buffer_grads(const zero_state_buffer_t *buffer);
+void *zero_state_buffer_param(const zero_offload_t *offload, const zero_state_buffer_t *buffer);
 void *zero_state_buffer_master_lo(const zero_offload_t *offload, const zero_state_buffer_t *buffer);
 float *zero_state_buffer_m(const zero_offload_t *offload, const zero_state_buffer_t *buffer);
 float *zero_state_buffer_v(const zero_offload_t *offload, const zero_state_buffer_t *buffer);

@@ -28,8 +28,8 @@
 /* Chunks queued ahead: two gigabytes if chunks are of the largest size. */
 #define N_AHEAD 32
 
-/* Copies m, v (of optimizers that have it) and master_lo (fp32 has none) of a chunk from the host to its buffer, or
- * back. */
+/* Copies m, v (of optimizers that have it), master_lo (fp32 has none) and offloaded parameters of a chunk from the host
+ * to its buffer, or back. */
 static zero_status_t copy_state(zero_offload_t *offload, const zero_state_chunk_t *chunk, bool fetches,
                                 zero_stream_t stream)
 {
@@ -37,6 +37,7 @@ static zero_status_t copy_state(zero_offload_t *offload, const zero_state_chunk_
     const zero_host_address_t host = zero_offload_address(offload, context->plan.state_elems + chunk->begin);
     const zero_state_buffer_t *buffer = chunk->buffer;
     const size_t array_bytes = zero_array_bytes(context->plan.array_format, chunk->n_elems);
+    const bool has_params = zero_plan_offloads_params(&context->plan, chunk->unit);
     const struct {
         void *host, *staged;
         size_t n_bytes;
@@ -45,11 +46,15 @@ static zero_status_t copy_state(zero_offload_t *offload, const zero_state_chunk_
         {host.v, zero_state_buffer_v(offload, buffer), host.v ? array_bytes : 0},
         {host.master_lo, zero_state_buffer_master_lo(offload, buffer),
          chunk->n_elems * zero_master_lo_size(context->config.dtype)},
+        {zero_offload_param(offload, context->plan.state_elems + chunk->begin),
+         zero_state_buffer_param(offload, buffer),
+         has_params ? chunk->n_elems * zero_dtype_size(context->config.dtype) : 0},
     };
     for (size_t i = 0; i < sizeof parts / sizeof parts[0]; i++)
-        if (parts[i].n_bytes > 0)
-            ZERO_TRY(zero_device_copy(context->device, fetches ? parts[i].staged : parts[i].host,
-                                      fetches ? parts[i].host : parts[i].staged, parts[i].n_bytes, stream));
+        if (parts[i].n_bytes > 0 && fetches)
+            ZERO_TRY(zero_offload_copy_in(offload, parts[i].staged, parts[i].host, parts[i].n_bytes, stream));
+        else if (parts[i].n_bytes > 0)
+            ZERO_TRY(zero_offload_copy_out(offload, parts[i].host, parts[i].staged, parts[i].n_bytes, stream));
     return ZERO_OK;
 }
 
@@ -67,9 +72,9 @@ static zero_status_t fetch_grads(zero_offload_t *offload, int c)
     const zero_state_chunk_t *chunk = &zero_state_staging_of(offload)->chunks[c];
     if (chunk->grads_at != ZERO_GRADS_ON_HOST)
         return ZERO_OK;
-    return zero_device_copy(offload->context->device, zero_state_buffer_grads(chunk->buffer),
-                            zero_offload_host_grads(offload, chunk->begin), chunk->n_elems * sizeof(float),
-                            offload->in_stream);
+    return zero_offload_copy_in(offload, zero_state_buffer_grads(chunk->buffer),
+                                zero_offload_host_grads(offload, chunk->begin), chunk->n_elems * sizeof(float),
+                                offload->in_stream);
 }
 
 static zero_status_t update_chunk(zero_offload_t *offload, int c)
@@ -89,7 +94,9 @@ static zero_status_t update_chunk(zero_offload_t *offload, int c)
         return ZERO_OK;
     if (chunk->grads_at == ZERO_GRADS_REDUCED)
         ZERO_TRY(device->ops->event_record(device, zero_offload_grads_left(offload, chunk->unit), stream));
-    return device->ops->event_record(device, offload->units[chunk->unit].arrived, stream);
+    return zero_plan_offloads_params(&offload->context->plan, chunk->unit)
+               ? ZERO_OK /* they arrive when they are stored */
+               : device->ops->event_record(device, offload->units[chunk->unit].arrived, stream);
 }
 
 static zero_status_t store_state(zero_offload_t *offload, int c)
@@ -98,6 +105,8 @@ static zero_status_t store_state(zero_offload_t *offload, int c)
     const zero_state_chunk_t *chunk = &zero_state_staging_of(offload)->chunks[c];
     ZERO_TRY(device->ops->stream_wait(device, offload->out_stream, chunk->buffer->updated));
     ZERO_TRY(copy_state(offload, chunk, false, offload->out_stream));
+    if (chunk->is_last && zero_plan_offloads_params(&offload->context->plan, chunk->unit))
+        ZERO_TRY(device->ops->event_record(device, offload->units[chunk->unit].arrived, offload->out_stream));
     return device->ops->event_record(device, chunk->buffer->stored, offload->out_stream);
 }
 
@@ -145,10 +154,14 @@ static zero_status_t send_grads(zero_offload_t *offload, zero_unit_t unit)
         chunk++;
     ZERO_ASSERT(chunk < end);
     for (uint64_t at = offloaded->begin; at < offloaded->end; at += chunk->n_elems, chunk++) {
-        float *dst = chunk->grads_at == ZERO_GRADS_ON_HOST ? zero_offload_host_grads(offload, chunk->begin)
-                                                           : zero_state_buffer_grads(chunk->buffer);
-        ZERO_TRY(zero_device_copy(context->device, dst, reduced + (at - offloaded->begin),
-                                  chunk->n_elems * sizeof(float), offload->out_stream));
+        const float *grads = reduced + (at - offloaded->begin);
+        const size_t n_bytes = chunk->n_elems * sizeof *grads;
+        if (chunk->grads_at == ZERO_GRADS_ON_HOST)
+            ZERO_TRY(zero_offload_copy_out(offload, zero_offload_host_grads(offload, chunk->begin), grads, n_bytes,
+                                           offload->out_stream));
+        else
+            ZERO_TRY(zero_device_copy(context->device, zero_state_buffer_grads(chunk->buffer), grads, n_bytes,
+                                      offload->out_stream));
     }
     return ZERO_OK;
 }

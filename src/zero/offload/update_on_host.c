@@ -120,9 +120,9 @@ static void destroy(zero_offload_t *offload)
 static zero_status_t send_grads(zero_offload_t *offload, zero_unit_t unit)
 {
     const zero_context_t *context = offload->context;
-    return zero_device_copy(context->device, zero_offload_host_grads(offload, offload->units[unit].begin),
-                            zero_context_reduced_grads_of(context, unit),
-                            context->layout.units[unit].shard_elems * sizeof(float), offload->out_stream);
+    return zero_offload_copy_out(offload, zero_offload_host_grads(offload, offload->units[unit].begin),
+                                 zero_context_reduced_grads_of(context, unit),
+                                 context->layout.units[unit].shard_elems * sizeof(float), offload->out_stream);
 }
 
 static void update_part(void *args, int item, int part, int n_parts)
@@ -154,7 +154,7 @@ static void await_update(void *args)
     zero_host_pool_await(item->pool, item->number);
 }
 
-/* Copies the unit's new parameters to the window once the host has them. */
+/* Copies the unit's new parameters to the window, if they are used there, once the host has them. */
 static zero_status_t copy_params(zero_offload_t *offload, zero_unit_t unit)
 {
     const zero_context_t *context = offload->context;
@@ -166,9 +166,11 @@ static zero_status_t copy_params(zero_offload_t *offload, zero_unit_t unit)
     zero_adam_segment_t at = zero_context_segment_at(context, unit, begin);
     ZERO_TRY(device->ops->host_call(device, offload->update_stream, await_update, item));
     ZERO_TRY(device->ops->event_record(device, item->done, offload->update_stream));
+    if (zero_plan_offloads_params(&context->plan, unit)) /* they are fetched for every use */
+        return device->ops->event_record(device, offload->units[unit].arrived, offload->update_stream);
     ZERO_TRY(device->ops->stream_wait(device, offload->in_stream, item->done));
-    ZERO_TRY(zero_device_copy(device, (unsigned char *)zero_context_params(context) + at.param * size,
-                              zero_offload_address(offload, at.state).param, (end - begin) * size, offload->in_stream));
+    ZERO_TRY(zero_offload_copy_in(offload, (unsigned char *)zero_context_params(context) + at.param * size,
+                                  zero_offload_param(offload, at.state), (end - begin) * size, offload->in_stream));
     return device->ops->event_record(device, offload->units[unit].arrived, offload->in_stream);
 }
 

@@ -42,6 +42,7 @@ zero_config_t zero_config_defaults(void)
         .offload_ram = 0.5f,
         .staging_bytes = (size_t)512 << 20,
         .user_bytes = 0,
+        .offload_params = 0.0f,
     };
 }
 
@@ -101,8 +102,38 @@ static zero_status_t check_muon(const zero_config_t *c)
     return ZERO_OK;
 }
 
+static zero_status_t check_offload_params(const zero_config_t *c)
+{
+    const double share = (double)c->offload_params, ratio = (double)c->offload_ratio;
+    if (!(share >= 0.0 && share <= 1.0) && c->offload_params != ZERO_OFFLOAD_AUTO)
+        return zero_fail_collective(ZERO_ERROR_USAGE, "offload_params %g: it must be in [0, 1], or ZERO_OFFLOAD_AUTO",
+                                    share);
+    if (share == 0.0)
+        return ZERO_OK;
+    if (c->stage != 3)
+        return zero_fail_collective(ZERO_ERROR_USAGE, "offload_params at stage %d: parameters are offloaded at stage 3",
+                                    c->stage);
+    if (c->gather_fp8)
+        return zero_fail_collective(ZERO_ERROR_USAGE,
+                                    "offload_params with gather_fp8: offloaded parameters are gathered in their dtype; "
+                                    "leave out one of the two");
+    if (c->forward_only)
+        return ZERO_OK;
+    if (!c->offload)
+        return zero_fail_collective(ZERO_ERROR_USAGE,
+                                    "offload_params without offload: a unit's optimizer state is offloaded before its "
+                                    "parameters; turn offload on, too");
+    if (ratio >= 0.0 && share > ratio)
+        return zero_fail_collective(ZERO_ERROR_USAGE,
+                                    "offload_params %g with offload_ratio %g: a unit's optimizer state is offloaded "
+                                    "before its parameters; take a larger offload_ratio",
+                                    share, ratio);
+    return ZERO_OK;
+}
+
 zero_status_t zero_config_check(const zero_config_t *c)
 {
+    ZERO_TRY(zero_check_reserved("zero_config_t", "unused", c->unused, sizeof c->unused));
     if (c->stage < 0 || c->stage > 3)
         return zero_fail_collective(ZERO_ERROR_USAGE, "stage %d: it must be 0, 1, 2 or 3", c->stage);
     if (c->dtype != ZERO_FP32 && c->dtype != ZERO_BF16 && c->dtype != ZERO_FP16)
@@ -147,6 +178,7 @@ zero_status_t zero_config_check(const zero_config_t *c)
     if (!(c->offload_ratio >= 0.0f && c->offload_ratio <= 1.0f) && c->offload_ratio != ZERO_OFFLOAD_AUTO)
         return zero_fail_collective(ZERO_ERROR_USAGE, "offload_ratio %g: it must be in [0, 1], or ZERO_OFFLOAD_AUTO",
                                     (double)c->offload_ratio);
+    ZERO_TRY(check_offload_params(c));
     if ((unsigned)c->offload_update > ZERO_OFFLOAD_UPDATE_HOST)
         return zero_fail_collective(ZERO_ERROR_USAGE, "offload_update %d: it must be one of zero_offload_update_t",
                                     (int)c->offload_update);

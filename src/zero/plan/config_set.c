@@ -168,6 +168,7 @@ static const setting_t SETTINGS[] = {
     ROW(user_bytes, size),
     ROW(check, bool),
     ROW(forward_only, bool),
+    ROW_OR(offload_params, float, "auto", ZERO_OFFLOAD_AUTO),
 };
 
 static bool take(const setting_t *setting, const char *text, void *field)

@@ -48,8 +48,9 @@ int zero_order_next_use(const zero_model_t *model, zero_pass_t pass, int from, z
 
 /* The units that a window of positions needs, counted by class: each once, however often it is needed. */
 typedef struct window {
-    int *n_uses;     /* by unit: of the window's positions */
-    int *n_resident; /* by buffer class */
+    zero_unit_t first; /* units before it need no buffer */
+    int *n_uses;       /* by unit: of the window's positions */
+    int *n_resident;   /* by buffer class */
 } window_t;
 
 static void window_enter(window_t *window, const zero_model_t *model, const zero_layout_t *layout, int position)
@@ -57,7 +58,8 @@ static void window_enter(window_t *window, const zero_model_t *model, const zero
     zero_unit_t unit = zero_order_unit(position, model->n_units);
     for (int i = zero_order_first_flat(model, position); i < zero_model_n_flats(model, unit); i++) {
         zero_unit_t flat = zero_model_flat(model, unit, i);
-        window->n_resident[layout->units[flat].buffer_class] += window->n_uses[flat]++ == 0;
+        if (flat >= window->first)
+            window->n_resident[layout->units[flat].buffer_class] += window->n_uses[flat]++ == 0;
     }
 }
 
@@ -66,7 +68,8 @@ static void window_leave(window_t *window, const zero_model_t *model, const zero
     zero_unit_t unit = zero_order_unit(position, model->n_units);
     for (int i = zero_order_first_flat(model, position); i < zero_model_n_flats(model, unit); i++) {
         zero_unit_t flat = zero_model_flat(model, unit, i);
-        window->n_resident[layout->units[flat].buffer_class] -= --window->n_uses[flat] == 0;
+        if (flat >= window->first)
+            window->n_resident[layout->units[flat].buffer_class] -= --window->n_uses[flat] == 0;
     }
 }
 
@@ -93,13 +96,14 @@ static void window_pass(window_t *window, const zero_model_t *model, const zero_
         window_leave(window, model, layout, position);
 }
 
-zero_status_t zero_order_unsharded_params(const zero_model_t *model, const zero_layout_t *layout, int prefetch,
-                                          int keep, int *n_buffers)
+zero_status_t zero_order_unsharded_params(const zero_model_t *model, const zero_layout_t *layout, zero_unit_t first,
+                                          int prefetch, int keep, int *n_buffers)
 {
     int n_positions = zero_order_n_positions(ZERO_PASS_TRAIN, model->n_units);
     int n_ahead = prefetch < model->n_units ? prefetch : model->n_units;
     int n_kept = keep < model->n_units ? keep : model->n_units;
-    window_t window = {.n_uses = calloc((size_t)model->n_units, sizeof(int)),
+    window_t window = {.first = first,
+                       .n_uses = calloc((size_t)model->n_units, sizeof(int)),
                        .n_resident = calloc((size_t)layout->n_buffer_classes, sizeof(int))};
     bool has_memory = window.n_uses && window.n_resident;
     memset(n_buffers, 0, (size_t)layout->n_buffer_classes * sizeof *n_buffers);

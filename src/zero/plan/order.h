@@ -43,9 +43,9 @@ int zero_order_next_use(const zero_model_t *model, zero_pass_t pass, int from, z
 
 /* Counts the buffers that each class needs so that at every position of a train pass the units there and up to
  * `prefetch` positions later are resident together, and what backward needs of the last `keep` units from their forward
- * on. n_buffers has layout->n_buffer_classes entries. */
-zero_status_t zero_order_unsharded_params(const zero_model_t *model, const zero_layout_t *layout, int prefetch,
-                                          int keep, int *n_buffers);
+ * on. Units before `first` need no buffer. n_buffers has layout->n_buffer_classes entries. */
+zero_status_t zero_order_unsharded_params(const zero_model_t *model, const zero_layout_t *layout, zero_unit_t first,
+                                          int prefetch, int keep, int *n_buffers);
 
 /* Counts the buffers for full gradients: the most that are unfinished at once, or belong to one of the `n_spare` newest
  * reductions, so that a unit's backward need not wait for these. Overlapped reductions need one spare at least: a

@@ -29,12 +29,35 @@ static zero_unit_t first_offloaded(const zero_layout_t *layout, const zero_confi
     return first;
 }
 
+/* Returns the first unit whose parameters are offloaded: as many units from the end as make up the share, of all or of
+ * those whose state is offloaded. n_units: none. */
+static zero_unit_t first_offloaded_params(const zero_layout_t *layout, const zero_config_t *config,
+                                          zero_plan_target_t target, zero_unit_t first_state)
+{
+    const zero_unit_t least = config->forward_only ? 0 : first_state;
+    zero_unit_t first = layout->n_units;
+    if (config->offload_params == 0.0f || !target.on_gpu)
+        return first;
+    const double share = config->offload_params == ZERO_OFFLOAD_AUTO ? 1.0 : (double)config->offload_params;
+    const double wanted = share * (double)(layout->total_shard_elems + layout->total_frozen_shard_elems);
+    double offloaded = 0.0;
+    while (first > least && offloaded < wanted) {
+        first--;
+        offloaded += (double)(layout->units[first].shard_elems + layout->units[first].frozen_shard_elems);
+    }
+    return first;
+}
+
 /* Decides what is offloaded, and whether the device or the host updates it. */
 static void choose_offloaded(zero_arena_plan_t *plan, const zero_layout_t *layout, const zero_config_t *config,
                              zero_plan_target_t target)
 {
     zero_host_plan_t *host = &plan->host;
     host->first = host->first_sent = first_offloaded(layout, config, target);
+    host->first_params = first_offloaded_params(layout, config, target, host->first);
+    if (host->first_params < layout->n_units)
+        plan->stage.shard_params = true; /* one rank, too, then has unsharded buffers */
+    plan->overlapped = config->overlap && target.on_gpu && (layout->world_size > 1 || plan->stage.shard_params);
     if (host->first == layout->n_units)
         return;
     plan->state_elems = layout->units[host->first].shard_offset;
@@ -111,6 +134,11 @@ static zero_status_t choose_group(zero_arena_plan_t *plan, const zero_layout_t *
             "shard_group %d with nccl_reduction: NCCL gives each rank the sum of its own slice; "
             "take reduction ordered, or shard_group world",
             asked);
+    if (plan->host.first_params < layout->n_units && asked < n_ranks)
+        return zero_fail_collective(ZERO_ERROR_USAGE,
+                                    "shard_group %d with offload_params: offloaded parameters are gathered from all "
+                                    "ranks; take shard_group world",
+                                    asked);
     plan->group = asked;
     return ZERO_OK;
 }
@@ -120,10 +148,12 @@ static zero_status_t count_buffers(zero_arena_plan_t *plan, const zero_model_t *
                                    const zero_config_t *config)
 {
     const int keep = config->keep == ZERO_KEEP_AUTO ? 0 : config->keep;
+    const int n_spare = plan->overlapped && layout->world_size > 1 ? 2 : 1; /* one rank's are read by no peer */
     if (plan->stage.shard_params)
-        ZERO_TRY(zero_order_unsharded_params(model, layout, config->prefetch, keep, plan->unsharded_param_counts));
+        ZERO_TRY(zero_order_unsharded_params(model, layout, zero_plan_first_unsharded(plan, layout), config->prefetch,
+                                             keep, plan->unsharded_param_counts));
     if (plan->stage.shard_grads && !config->forward_only)
-        ZERO_TRY(zero_order_unsharded_grads(model, layout, plan->overlapped ? 2 : 1, plan->unsharded_grad_counts));
+        ZERO_TRY(zero_order_unsharded_grads(model, layout, n_spare, plan->unsharded_grad_counts));
     plan->n_unsharded_params = sum(plan->unsharded_param_counts, layout->n_buffer_classes);
     plan->n_unsharded_grads = sum(plan->unsharded_grad_counts, layout->n_buffer_classes);
     return ZERO_OK;
@@ -137,8 +167,9 @@ zero_status_t zero_arena_plan_create(const zero_model_t *model, const zero_layou
                               .n_arrays = zero_optimizer_n_arrays(config),
                               .array_format = zero_optimizer_array_format(config)};
     ZERO_TRY(check_blocks(model, layout, &made));
-    made.overlapped = config->overlap && target.on_gpu && layout->world_size > 1;
     made.transport_reduces = config->nccl_reduction && target.on_gpu && layout->world_size > 1;
+    made.state_elems = made.stage.shard_state ? layout->total_shard_elems : layout->total_flat_elems;
+    choose_offloaded(&made, layout, config, target);
     ZERO_TRY(choose_group(&made, layout, config));
     made.fp8.is_gathered = config->gather_fp8 && layout->n_matrices > 0;
     made.muon.is_callers = config->optimizer == ZERO_OPTIMIZER_OWN;
@@ -153,8 +184,6 @@ zero_status_t zero_arena_plan_create(const zero_model_t *model, const zero_layou
                               "times over; take stage 1, 2 or 3");
         goto fail;
     }
-    made.state_elems = made.stage.shard_state ? layout->total_shard_elems : layout->total_flat_elems;
-    choose_offloaded(&made, layout, config, target);
     made.v_elems = v_elems(&made, model, layout, config);
     zero_plan_lay_out(&made, layout, config, target);
     *plan = made;
@@ -164,12 +193,36 @@ fail:
     return status;
 }
 
+/* Returns part / total, rounded so that it times `total` is no more than `part`. */
+static float share_of(double part, double total)
+{
+    float share = total > 0.0 ? (float)(part / total) : 0.0f;
+    return (double)share * total > part ? nextafterf(share, 0.0f) : share;
+}
+
 float zero_plan_ratio_from(const zero_layout_t *layout, zero_unit_t first)
 {
     double total = (double)layout->total_shard_elems;
-    double offloaded = first < layout->n_units ? total - (double)layout->units[first].shard_offset : 0.0;
-    float ratio = total > 0.0 ? (float)(offloaded / total) : 0.0f;
-    return (double)ratio * total > offloaded ? nextafterf(ratio, 0.0f) : ratio;
+    return share_of(first < layout->n_units ? total - (double)layout->units[first].shard_offset : 0.0, total);
+}
+
+/* Returns the offload_params with which all units from `first` on are offloaded, and no more. */
+static float params_from(const zero_layout_t *layout, zero_unit_t first)
+{
+    double total = (double)(layout->total_shard_elems + layout->total_frozen_shard_elems);
+    const zero_unit_layout_t *unit = &layout->units[first];
+    return share_of(first < layout->n_units ? total - (double)(unit->shard_offset + unit->frozen_shard_offset) : 0.0,
+                    total);
+}
+
+static zero_status_t fits(const zero_model_t *model, const zero_layout_t *layout, const zero_config_t *config,
+                          zero_plan_target_t target, uint64_t available, bool *is_within)
+{
+    zero_arena_plan_t plan;
+    ZERO_TRY(zero_arena_plan_create(model, layout, config, target, &plan));
+    *is_within = zero_memory_total(&plan.memory) + config->user_bytes <= available;
+    zero_arena_plan_destroy(&plan);
+    return ZERO_OK;
 }
 
 /* Tries one unit more at a time: a unit may need larger buffers than it frees, so bisection could miss the first ratio
@@ -181,13 +234,24 @@ zero_status_t zero_plan_smallest_offload(const zero_model_t *model, const zero_l
     zero_config_t tried = *config;
     bool is_within = false;
     for (zero_unit_t first = layout->n_units; first >= 0 && !is_within; first--) {
-        zero_arena_plan_t plan;
         tried.offload_ratio = zero_plan_ratio_from(layout, first);
-        ZERO_TRY(zero_arena_plan_create(model, layout, &tried, target, &plan));
-        is_within = zero_memory_total(&plan.memory) + config->user_bytes <= available;
-        zero_arena_plan_destroy(&plan);
+        ZERO_TRY(fits(model, layout, &tried, target, available, &is_within));
     }
     *ratio = tried.offload_ratio;
+    return ZERO_OK;
+}
+
+zero_status_t zero_plan_smallest_params(const zero_model_t *model, const zero_layout_t *layout,
+                                        const zero_config_t *config, zero_plan_target_t target, uint64_t available,
+                                        float *share)
+{
+    zero_config_t tried = *config;
+    bool is_within = false;
+    for (zero_unit_t first = layout->n_units; first >= 0 && !is_within; first--) {
+        tried.offload_params = params_from(layout, first);
+        ZERO_TRY(fits(model, layout, &tried, target, available, &is_within));
+    }
+    *share = tried.offload_params;
     return ZERO_OK;
 }
 
@@ -197,18 +261,18 @@ zero_status_t zero_plan_largest_keep(const zero_model_t *model, const zero_layou
                                      int *keep)
 {
     zero_config_t tried = *config;
-    int fits = 0, most = zero_stage_get(config, layout->world_size).shard_params ? layout->n_units : 0;
-    while (fits < most) {
-        zero_arena_plan_t plan;
-        tried.keep = fits + (most - fits + 1) / 2;
-        ZERO_TRY(zero_arena_plan_create(model, layout, &tried, target, &plan));
-        if (zero_memory_total(&plan.memory) + config->user_bytes <= available)
-            fits = tried.keep;
+    bool has_buffers = config->stage == 3 && (layout->world_size > 1 || config->offload_params != 0.0f);
+    int kept = 0, most = has_buffers ? layout->n_units : 0;
+    while (kept < most) {
+        bool is_within;
+        tried.keep = kept + (most - kept + 1) / 2;
+        ZERO_TRY(fits(model, layout, &tried, target, available, &is_within));
+        if (is_within)
+            kept = tried.keep;
         else
             most = tried.keep - 1;
-        zero_arena_plan_destroy(&plan);
     }
-    *keep = fits;
+    *keep = kept;
     return ZERO_OK;
 }
 

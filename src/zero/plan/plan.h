@@ -18,6 +18,10 @@ float zero_plan_ratio_from(const zero_layout_t *layout, zero_unit_t first);
 zero_status_t zero_plan_smallest_offload(const zero_model_t *model, const zero_layout_t *layout,
                                          const zero_config_t *config, zero_plan_target_t target, uint64_t available,
                                          float *ratio);
+/* Finds the smallest offload_params with which it does, whatever config's own is; 1 if even that needs more. */
+zero_status_t zero_plan_smallest_params(const zero_model_t *model, const zero_layout_t *layout,
+                                        const zero_config_t *config, zero_plan_target_t target, uint64_t available,
+                                        float *share);
 /* Finds the largest `keep` with which it does, whatever config's own is; 0 if none does, and where parameters are not
  * sharded. */
 zero_status_t zero_plan_largest_keep(const zero_model_t *model, const zero_layout_t *layout,

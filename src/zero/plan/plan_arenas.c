@@ -13,6 +13,16 @@
 /* The smallest chunk of gradients, all ranks' slices together: on 8 GPUs a copy is 8 MiB. */
 #define LEAST_CHUNK_BYTES ((uint64_t)64 << 20)
 
+static uint64_t at_least(uint64_t n, uint64_t least)
+{
+    return n < least ? least : n;
+}
+
+static uint64_t at_most(uint64_t n, uint64_t most)
+{
+    return n > most ? most : n;
+}
+
 static uint64_t buffers_bytes(const zero_layout_t *layout, const int *n_buffers, const uint64_t *buffer_bytes)
 {
     uint64_t n = 0;
@@ -35,6 +45,8 @@ static uint64_t take(uint64_t *arena_bytes, zero_memory_t *memory, zero_memory_c
 static uint64_t params_elems(const zero_arena_plan_t *plan, const zero_layout_t *layout)
 {
     const uint64_t in_fp8 = plan->fp8.is_gathered ? layout->total_fp8_shard_elems : 0;
+    if (plan->host.first_params < layout->n_units)
+        return layout->units[plan->host.first_params].shard_offset;
     if (plan->stage.shard_params)
         return (layout->total_shard_elems - in_fp8) * (uint64_t)zero_plan_n_groups(plan, layout) + in_fp8;
     if (plan->stage.shard_state && plan->fp8.is_gathered)
@@ -45,6 +57,8 @@ static uint64_t params_elems(const zero_arena_plan_t *plan, const zero_layout_t 
 /* Returns the elements of frozen tensors that the window has. */
 static uint64_t frozen_elems(const zero_arena_plan_t *plan, const zero_layout_t *layout)
 {
+    if (plan->host.first_params < layout->n_units)
+        return layout->units[plan->host.first_params].frozen_shard_offset;
     return plan->stage.shard_params ? layout->total_frozen_shard_elems * (uint64_t)zero_plan_n_groups(plan, layout)
                                     : layout->total_frozen_flat_elems;
 }
@@ -89,6 +103,17 @@ static uint64_t muon_slots_bytes(const zero_muon_plan_t *muon)
     return (uint64_t)muon->schedule.n_owners * muon->schedule.largest_slot * zero_dtype_size(muon->dtype);
 }
 
+/* Several ranks gather offloaded parameters from the window, as all others. */
+static void plan_param_staging(zero_arena_plan_t *plan, const zero_layout_t *layout, uint64_t param_size)
+{
+    uint64_t largest = 0;
+    for (zero_unit_t unit = plan->host.first_params; unit < layout->n_units && layout->world_size > 1; unit++)
+        largest = at_least(largest, layout->units[unit].shard_elems + layout->units[unit].frozen_shard_elems);
+    plan->param_staging_bytes = (largest * param_size + ALIGN_BYTES - 1) / ALIGN_BYTES * ALIGN_BYTES;
+    plan->param_staging = take(&plan->window_bytes, &plan->memory, ZERO_MEMORY_PARAMETERS,
+                               ZERO_N_PARAM_STAGING * plan->param_staging_bytes);
+}
+
 static void plan_window(zero_arena_plan_t *plan, const zero_layout_t *layout, const zero_config_t *config)
 {
     const zero_stage_t *stage = &plan->stage;
@@ -105,6 +130,7 @@ static void plan_window(zero_arena_plan_t *plan, const zero_layout_t *layout, co
     if (plan->fp8.is_gathered && n_groups > 1)
         plan->fp8.part_others =
             take(bytes, memory, ZERO_MEMORY_PARAMETERS, layout->total_others_elems * n_groups * param_size);
+    plan_param_staging(plan, layout, param_size);
     if (!config->forward_only)
         plan_window_grads(plan, layout);
     plan->contribution = take(bytes, memory, ZERO_MEMORY_COMMUNICATION, sizeof(zero_contribution_t));
@@ -117,8 +143,28 @@ static void plan_window(zero_arena_plan_t *plan, const zero_layout_t *layout, co
     }
 }
 
-/* Lays out the host's memory: AdamW's state of the offloaded units and the gradients that are sent; for the host's
- * update also parameters and the step's scalars. */
+/* Lays out the parameters in host memory. The host's update has those of all units that it updates. */
+static void plan_host_params(zero_arena_plan_t *plan, const zero_layout_t *layout, const zero_config_t *config)
+{
+    zero_host_plan_t *host = &plan->host;
+    const bool on_host = host->first < layout->n_units && host->update == ZERO_OFFLOAD_UPDATE_HOST;
+    const zero_unit_t first = on_host ? host->first : host->first_params;
+    const uint64_t size = zero_dtype_size(config->dtype);
+    zero_memory_t unused = {0};
+    uint64_t *bytes = &plan->memory.pinned_bytes;
+    host->params_begin = UINT64_MAX;
+    if (first == layout->n_units)
+        return;
+    host->params_begin = layout->units[first].shard_offset;
+    host->params = take(bytes, &unused, ZERO_MEMORY_OPTIMIZER, (layout->total_shard_elems - host->params_begin) * size);
+    if (host->first_params < layout->n_units)
+        host->frozen =
+            take(bytes, &unused, ZERO_MEMORY_OPTIMIZER,
+                 (layout->total_frozen_shard_elems - layout->units[host->first_params].frozen_shard_offset) * size);
+}
+
+/* Lays out the host's memory: parameters, AdamW's state of the offloaded units and the gradients that are sent; for the
+ * host's update also the step's scalars. */
 static void plan_host(zero_arena_plan_t *plan, const zero_layout_t *layout, const zero_config_t *config)
 {
     zero_host_plan_t *host = &plan->host;
@@ -128,10 +174,9 @@ static void plan_host(zero_arena_plan_t *plan, const zero_layout_t *layout, cons
                           : 0;
     bool on_host = host->update == ZERO_OFFLOAD_UPDATE_HOST;
     zero_memory_t unused = {0};
+    plan_host_params(plan, layout, config);
     if (host->first == layout->n_units)
         return;
-    if (on_host)
-        host->params = take(bytes, &unused, ZERO_MEMORY_OPTIMIZER, n * zero_dtype_size(config->dtype));
     if (config->dtype != ZERO_FP32)
         host->master_lo = take(bytes, &unused, ZERO_MEMORY_OPTIMIZER, n * zero_master_lo_size(config->dtype));
     host->m = take(bytes, &unused, ZERO_MEMORY_OPTIMIZER, zero_array_bytes(plan->array_format, n));
@@ -162,16 +207,6 @@ static uint64_t plan_offloaded_grads(zero_arena_plan_t *plan, const zero_layout_
     return n_elems;
 }
 
-static uint64_t at_least(uint64_t n, uint64_t least)
-{
-    return n < least ? least : n;
-}
-
-static uint64_t at_most(uint64_t n, uint64_t most)
-{
-    return n > most ? most : n;
-}
-
 /* Large units are updated in chunks that fit into the buffers. If all units are small, so are the buffers. */
 static void plan_state_staging(zero_arena_plan_t *plan, const zero_layout_t *layout, const zero_config_t *config)
 {
@@ -180,7 +215,9 @@ static void plan_state_staging(zero_arena_plan_t *plan, const zero_layout_t *lay
     uint64_t *bytes = &plan->private_bytes, run = STATE_RUN_ELEMS, largest = 0;
     zero_memory_t *memory = &plan->memory;
     staging->has_grads = host->first_sent < layout->n_units;
+    staging->has_params = host->first_params < layout->n_units;
     size_t run_bytes = run * zero_master_lo_size(config->dtype) + run * staging->has_grads * sizeof(float) +
+                       run * staging->has_params * zero_dtype_size(config->dtype) +
                        (size_t)plan->n_arrays * zero_array_bytes(plan->array_format, run);
     if (host->update != ZERO_OFFLOAD_UPDATE_DEVICE)
         return;

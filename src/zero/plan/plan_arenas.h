@@ -27,11 +27,13 @@ static inline size_t zero_master_lo_size(zero_dtype_t dtype)
  * those that are not offloaded. */
 #define ZERO_N_OFFLOADED_GRADS 2
 
-/* The pinned host memory of offload, for units first, first + 1 ...: their shards end to end. */
+/* The pinned host memory of offload: optimizer state of units first, first + 1 ..., their shards end to end, and
+ * parameters of units first_params, first_params + 1 ... */
 typedef struct zero_host_plan {
-    zero_unit_t first;                              /* n_units: nothing is offloaded */
-    zero_offload_update_t update;                   /* DEVICE or HOST */
-    bool grads_take_turns;                          /* in the buffers of reduced_grads; else every unit has its own */
+    zero_unit_t first;            /* n_units: no state is offloaded */
+    zero_unit_t first_params;     /* n_units: no parameters are. If there is state, not before `first` */
+    zero_offload_update_t update; /* DEVICE or HOST */
+    bool grads_take_turns;        /* in the buffers of reduced_grads; else every unit has its own */
     uint64_t reduced_grads[ZERO_N_OFFLOADED_GRADS]; /* in elements after private_reduced_grads */
     /* From this unit on reduced gradients are sent to the host. The device's update finds those of the units before it
      * on the device: no unit overwrites them in the step. */
@@ -39,8 +41,15 @@ typedef struct zero_host_plan {
     uint64_t n_elems;
     uint64_t master_lo, m, v; /* offsets in bytes, as are those below; v: with two state arrays */
     uint64_t grads;           /* of units first_sent ... */
-    uint64_t params, scalars; /* HOST only; of the step, and behind them zero_tensor_scalars_t of every tensor */
+    uint64_t params;          /* of units first_params ...; the host's update has those of units first ... */
+    uint64_t params_begin;    /* where these begin among the shards of all units, in elements; UINT64_MAX: none */
+    uint64_t frozen;          /* frozen tensors of units first_params ... */
+    uint64_t scalars;         /* HOST only; of the step, and behind them zero_tensor_scalars_t of every tensor */
 } zero_host_plan_t;
+
+/* Buffers in the window through which offloaded shards are gathered by several ranks: one is filled from the host while
+ * peers read the other. */
+#define ZERO_N_PARAM_STAGING 2
 
 /* Staging buffers on the device for offloaded state, if the device updates it. The chunks of all offloaded units take
  * turns in them, in forward order, except for the first, which are staged in idle activations (state_staging.h). There
@@ -50,6 +59,7 @@ typedef struct zero_state_staging_plan {
     int n_chunks, n_buffers;
     uint64_t chunk_elems; /* of a unit's shard, at most */
     bool has_grads;       /* some were sent to the host, and are staged with the state */
+    bool has_params;      /* some are offloaded, and are staged with the state */
     uint64_t buffers;     /* in the private arena: n_buffers of buffer_bytes each */
     uint64_t buffer_bytes;
     uint64_t segments; /* what AdamW updates, of all chunks */
@@ -111,7 +121,9 @@ typedef struct zero_arena_plan {
     uint64_t grads;           /* all flat buffers (stages 0-1) */
     uint64_t unsharded_grads; /* stages 2-3 */
     uint64_t reduced_grads;   /* fp32, if every rank holds all of them (stage.reduced_grads_are_full) */
-    uint64_t contribution;    /* zero_contribution_t, this rank's */
+    uint64_t param_staging;   /* ZERO_N_PARAM_STAGING of param_staging_bytes: this rank's shards of offloaded units */
+    uint64_t param_staging_bytes;
+    uint64_t contribution; /* zero_contribution_t, this rank's */
     uint64_t window_bytes;
 
     /* private arena, offsets in bytes */
@@ -147,6 +159,25 @@ static inline int zero_plan_n_groups(const zero_arena_plan_t *plan, const zero_l
 static inline bool zero_plan_is_offloaded(const zero_arena_plan_t *plan, zero_unit_t unit)
 {
     return unit >= plan->host.first;
+}
+
+/* Returns whether a unit's parameters are in host memory. */
+static inline bool zero_plan_offloads_params(const zero_arena_plan_t *plan, zero_unit_t unit)
+{
+    return unit >= plan->host.first_params;
+}
+
+/* Returns the first unit of which something is in host memory. */
+static inline zero_unit_t zero_plan_first_on_host(const zero_arena_plan_t *plan)
+{
+    return plan->host.first < plan->host.first_params ? plan->host.first : plan->host.first_params;
+}
+
+/* Returns the first unit whose full parameters are in unsharded buffers. One rank's shard is the whole unit, and is
+ * used where it is unless that is host memory. */
+static inline zero_unit_t zero_plan_first_unsharded(const zero_arena_plan_t *plan, const zero_layout_t *layout)
+{
+    return !plan->stage.shard_params ? layout->n_units : layout->world_size == 1 ? plan->host.first_params : 0;
 }
 
 /* Returns whether a unit's matrices are gathered in fp8. */

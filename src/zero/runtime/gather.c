@@ -86,6 +86,19 @@ zero_status_t zero_gather_shards(zero_context_t *context, zero_unit_t unit, void
     return gather_unit(context, unit, ranks, parts, n_parts, stream);
 }
 
+zero_status_t zero_gather_shards_at(zero_context_t *context, zero_unit_t unit, uint64_t offset, void *full,
+                                    zero_stream_t stream)
+{
+    const zero_unit_layout_t *layout = &context->layout.units[unit];
+    const size_t size = zero_dtype_size(context->config.dtype), n_bytes = layout->shard_elems * size;
+    const part_t parts[] = {{.src_offset = offset, .dst = full, .n_bytes = n_bytes},
+                            {.src_offset = offset + n_bytes,
+                             .dst = (unsigned char *)full + context->plan.unsharded_frozen[layout->buffer_class],
+                             .n_bytes = layout->frozen_shard_elems * size}};
+    const int first = n_bytes > 0 ? 0 : 1, end = layout->frozen_shard_elems > 0 ? 2 : 1;
+    return gather_unit(context, unit, zero_comm_all(context->comm), parts + first, end - first, stream);
+}
+
 /* Every rank's slice of a full buffer in the window. */
 static part_t slices_at(const zero_context_t *context, uint64_t offset, size_t slice_bytes)
 {

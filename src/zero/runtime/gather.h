@@ -7,6 +7,9 @@
 /* Gathers a unit's parameters from the ranks of this rank's group into `full`, an unsharded buffer (stage 3). If
  * matrices are gathered in fp8, the other tensors of every rank come behind them (zero_layout_buffer_elems). */
 zero_status_t zero_gather_shards(zero_context_t *context, zero_unit_t unit, void *full, zero_stream_t stream);
+/* The same from this rank's shard at `offset` of the window, in every rank's; frozen tensors' follows it. */
+zero_status_t zero_gather_shards_at(zero_context_t *context, zero_unit_t unit, uint64_t offset, void *full,
+                                    zero_stream_t stream);
 /* Gathers this rank's part of its group's copy of a unit from the ranks that update it: one in each group, which hold
  * the same part. */
 zero_status_t zero_gather_part(zero_context_t *context, zero_unit_t unit, zero_stream_t stream);

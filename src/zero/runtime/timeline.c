@@ -22,7 +22,7 @@ typedef struct span {
 struct zero_timeline {
     zero_device_t *device;
     zero_comm_t *comm;
-    double exposed_ms; /* of spans that were read since the last harvest */
+    zero_exposed_t exposed; /* of spans that were read since the last harvest */
     bool in_step;
 
     entry_t *entries; /* timed event n is in entry (n - 1) % n_entries */
@@ -167,7 +167,8 @@ static zero_status_t read_span(zero_timeline_t *timeline, const span_t *span)
         timeline->waits_begin = span->begin;
         timeline->waits_ms = end_ms;
         if (span->is_of_step)
-            timeline->exposed_ms += end_ms - from_ms;
+            *(span->of.wait == ZERO_WAIT_OFFLOAD ? &timeline->exposed.host_ms : &timeline->exposed.comm_ms) +=
+                end_ms - from_ms;
     }
     if (!is_traced(timeline, span->of.work) || (span->of.work == ZERO_WORK_WAIT && end_ms <= from_ms))
         return ZERO_OK;
@@ -215,15 +216,15 @@ static zero_timed_event_t last_unneeded(const zero_timeline_t *timeline)
     return last;
 }
 
-zero_status_t zero_timeline_harvest(zero_timeline_t *timeline, uint64_t step, double *exposed_ms)
+zero_status_t zero_timeline_harvest(zero_timeline_t *timeline, uint64_t step, zero_exposed_t *exposed)
 {
     while (timeline->n_spans > 0 && timeline->spans[timeline->first].of.step <= step)
         ZERO_TRY(take_oldest(timeline, true));
     zero_timed_event_t last = last_unneeded(timeline);
     while (timeline->n_over < last && entry_of(timeline, timeline->n_over + 1)->step <= step)
         timeline->n_over++;
-    *exposed_ms = timeline->exposed_ms;
-    timeline->exposed_ms = 0.0;
+    *exposed = timeline->exposed;
+    timeline->exposed = (zero_exposed_t){0};
     return ZERO_OK;
 }
 

@@ -55,8 +55,11 @@ zero_status_t zero_timeline_add_wait(zero_timeline_t *timeline, zero_span_of_t o
 zero_status_t zero_timeline_begin(zero_timeline_t *timeline, zero_span_of_t of, zero_stream_t stream, int *span);
 zero_status_t zero_timeline_end(zero_timeline_t *timeline, int span, zero_stream_t stream);
 
-/* Reads the spans of all steps up to `step`, which are over. *exposed_ms: what WAIT spans took since the last harvest.
- */
-zero_status_t zero_timeline_harvest(zero_timeline_t *timeline, uint64_t step, double *exposed_ms);
+/* What compute waited for: other ranks, and what is offloaded. */
+typedef struct zero_exposed {
+    double comm_ms, host_ms;
+} zero_exposed_t;
+/* Reads the spans of all steps up to `step`, which are over. *exposed: what WAIT spans took since the last harvest. */
+zero_status_t zero_timeline_harvest(zero_timeline_t *timeline, uint64_t step, zero_exposed_t *exposed);
 
 #endif

@@ -5,7 +5,8 @@
  * groups. Then each rank holds a part of its group's copy, of which it updates one shard; the rest of the part comes
  * from the other groups before the unit's first gather after an update. The gather waits until the buffer's last use
  * has been computed; compute waits for the gather when it comes to the unit. Only zero_step rewrites shards, after a
- * fence that every rank reaches when its gathers are done. Stages 1-2 gather every unit once, in place, after the
+ * fence that every rank reaches when its gathers are done. Offloaded parameters are fetched from the host for every
+ * gather (gather_offloaded). Stages 1-2 gather every unit once, in place, after the
  * update, while the next forward pass is already under way; offloaded units, which are updated later, some way ahead of
  * their use.
  *
@@ -27,6 +28,11 @@
 
 /* ---- param address ---- */
 
+static bool has_buffer(const zero_context_t *context, zero_unit_t flat)
+{
+    return flat >= zero_plan_first_unsharded(&context->plan, &context->layout);
+}
+
 /* Finds the unit's unsharded buffer. */
 static zero_status_t buffer_of(const zero_context_t *context, const zero_unsharded_t *unsharded, zero_unit_t flat,
                                unsigned char **address)
@@ -42,7 +48,7 @@ zero_status_t zero_param_address(const zero_context_t *context, const zero_unsha
 {
     const zero_layout_t *layout = &context->layout;
     bool is_fp8 = zero_plan_gathers_fp8(&context->plan, layout, flat);
-    if (context->plan.stage.shard_params) {
+    if (has_buffer(context, flat)) {
         ZERO_TRY(buffer_of(context, unsharded, flat, address));
         if (is_fp8) /* the others are behind the matrices */
             *address += zero_layout_buffer_elems(layout, layout->units[flat].buffer_class);
@@ -56,7 +62,7 @@ zero_status_t zero_param_address(const zero_context_t *context, const zero_unsha
 zero_status_t zero_param_frozen_address(const zero_context_t *context, const zero_unsharded_t *unsharded,
                                         zero_unit_t flat, unsigned char **address)
 {
-    if (context->plan.stage.shard_params) {
+    if (has_buffer(context, flat)) {
         ZERO_TRY(buffer_of(context, unsharded, flat, address));
         *address += context->plan.unsharded_frozen[context->layout.units[flat].buffer_class];
     } else {
@@ -68,7 +74,7 @@ zero_status_t zero_param_frozen_address(const zero_context_t *context, const zer
 zero_status_t zero_param_fp8_address(const zero_context_t *context, const zero_unsharded_t *unsharded, zero_unit_t flat,
                                      uint8_t **address)
 {
-    if (context->plan.stage.shard_params)
+    if (has_buffer(context, flat))
         return buffer_of(context, unsharded, flat, address);
     *address = zero_context_window(context, zero_context_fp8_offset(context, flat));
     return ZERO_OK;
@@ -95,6 +101,9 @@ struct zero_parameters {
     bool *frozen_is_old;              /* the same: they have set its frozen tensors */
     zero_unit_t n_gathered;           /* stages 1-2: units whose gathers have been queued since weights changed */
     zero_unit_t n_early_units;
+    zero_event_t staged;        /* in the stream that fetches: an offloaded unit's shard is in the window */
+    zero_event_t may_stage;     /* in the gather stream: no peer reads the staging buffer that is filled next */
+    uint64_t n_staged;          /* offloaded shards that were gathered through the window */
     zero_event_t early_updated; /* in the caller's stream: the early units that are published next are */
     zero_event_t published;     /* in the caller's stream: every rank's window has the new weights */
     bool published_is_pending;  /* the gather stream has yet to wait for it */
@@ -106,7 +115,7 @@ struct zero_parameters {
 static zero_unit_t count_early_units(const zero_context_t *context)
 {
     zero_unit_t n_on_device = context->plan.host.first;
-    if (!context->streams.overlapped || !context->plan.stage.shard_state)
+    if (!context->streams.overlapped || !context->plan.stage.shard_state || context->comm->size == 1)
         return 0;
     /* prefetch may be INT_MAX, so prefetch + 1 may overflow. */
     return context->config.prefetch < n_on_device ? context->config.prefetch + 1 : n_on_device;
@@ -142,6 +151,8 @@ zero_status_t zero_parameters_create(zero_context_t *context, zero_offload_t *of
     made->n_early_units = count_early_units(context);
     ZERO_TRY_GOTO(create_tables(made), fail);
     ZERO_TRY_GOTO(zero_fp8_params_create(context, &made->fp8), fail);
+    ZERO_TRY_GOTO(device->ops->event_create(device, false, &made->staged), fail);
+    ZERO_TRY_GOTO(device->ops->event_create(device, false, &made->may_stage), fail);
     ZERO_TRY_GOTO(device->ops->event_create(device, false, &made->early_updated), fail);
     ZERO_TRY_GOTO(device->ops->event_create(device, false, &made->published), fail);
     *parameters = made;
@@ -158,6 +169,8 @@ void zero_parameters_destroy(zero_parameters_t *parameters)
     zero_device_t *device = parameters->context->device;
     device->ops->event_destroy(device, parameters->published);
     device->ops->event_destroy(device, parameters->early_updated);
+    device->ops->event_destroy(device, parameters->may_stage);
+    device->ops->event_destroy(device, parameters->staged);
     zero_unsharded_destroy(&parameters->unsharded);
     free(parameters->frozen_is_old);
     free(parameters->part_is_old);
@@ -205,13 +218,13 @@ static zero_status_t publish_offloaded(zero_parameters_t *parameters, zero_unit_
 
 zero_status_t zero_parameters_await(zero_parameters_t *parameters, zero_unit_t flat, zero_stream_t stream)
 {
-    if (parameters->context->comm->size == 1) /* nothing is gathered */
+    zero_context_t *context = parameters->context;
+    if (context->comm->size == 1 && !has_buffer(context, flat)) /* nothing is gathered */
         return publish_offloaded(parameters, flat, stream);
-    bool waits = parameters->states[flat] == UNDER_WAY;
+    const bool waits = parameters->states[flat] == UNDER_WAY;
+    const zero_wait_t wait = zero_plan_offloads_params(&context->plan, flat) ? ZERO_WAIT_OFFLOAD : ZERO_WAIT_GATHER;
     parameters->states[flat] = ACQUIRED;
-    return !waits ? ZERO_OK
-                  : zero_streams_compute_wait_timed(parameters->context, ZERO_WAIT_GATHER, flat,
-                                                    parameters->gathered[flat], stream);
+    return !waits ? ZERO_OK : zero_streams_compute_wait_timed(context, wait, flat, parameters->gathered[flat], stream);
 }
 
 /* Once a unit's backward is queued, sums follow that wait for slices. The next unit's parameters, if they are under way
@@ -255,6 +268,41 @@ static zero_status_t renew_part(zero_parameters_t *parameters, zero_unit_t flat,
     return context->comm->ops->fence(context->comm, ZERO_LANE_GATHER, gather_stream);
 }
 
+/* Gathers an offloaded unit. One rank copies it from the host into the unsharded buffer. Several copy their shards into
+ * one of two staging buffers in the window, publish them with a fence, and gather from there:
+ *
+ *     stream that fetches   | shard of A -> 0 | shard of B -> 1 |        | shard of C -> 0 |
+ *     gather stream                           | fence, gather A | fence, gather B | fence, gather C
+ *
+ * C's shard may replace A's once all ranks have gathered A, which is before B's fence. */
+static zero_status_t gather_offloaded(zero_parameters_t *parameters, zero_unit_t flat,
+                                      const zero_unsharded_buffer_t *buffer, zero_stream_t gather_stream)
+{
+    zero_context_t *context = parameters->context;
+    zero_comm_t *comm = context->comm;
+    const zero_arena_plan_t *plan = &context->plan;
+    const zero_unit_layout_t *layout = &context->layout.units[flat];
+    unsigned char *full = zero_context_private(context, buffer->offset);
+    if (comm->size == 1) {
+        ZERO_TRY(zero_streams_wait_timed(context, gather_stream, *buffer_freed(parameters, buffer)));
+        return zero_offload_fetch_params(parameters->offload, flat, full,
+                                         full + plan->unsharded_frozen[layout->buffer_class], gather_stream);
+    }
+    const uint64_t offset =
+        plan->param_staging + parameters->n_staged++ % ZERO_N_PARAM_STAGING * plan->param_staging_bytes;
+    unsigned char *shard = zero_context_window(context, offset);
+    zero_stream_t stream = context->streams.overlapped ? zero_offload_param_stream(parameters->offload) : gather_stream;
+    ZERO_TRY(zero_streams_wait(context, stream, parameters->may_stage));
+    ZERO_TRY(zero_offload_fetch_params(parameters->offload, flat, shard,
+                                       shard + layout->shard_elems * zero_dtype_size(context->config.dtype), stream));
+    ZERO_TRY(zero_streams_record(context, parameters->staged, stream));
+    ZERO_TRY(zero_streams_wait(context, gather_stream, parameters->staged));
+    ZERO_TRY(comm->ops->fence(comm, ZERO_LANE_GATHER, gather_stream));
+    ZERO_TRY(zero_streams_record(context, parameters->may_stage, gather_stream));
+    ZERO_TRY(zero_streams_wait_timed(context, gather_stream, *buffer_freed(parameters, buffer)));
+    return zero_gather_shards_at(context, flat, offset, full, gather_stream);
+}
+
 static zero_status_t gather_into(zero_parameters_t *parameters, zero_unit_t flat, const zero_unsharded_buffer_t *buffer,
                                  zero_stream_t stream)
 {
@@ -263,6 +311,10 @@ static zero_status_t gather_into(zero_parameters_t *parameters, zero_unit_t flat
     zero_stream_t gather_stream = zero_streams_gather(context, stream);
     if (layout->shard_elems == 0 && layout->frozen_shard_elems == 0)
         return ZERO_OK;
+    if (zero_plan_offloads_params(&context->plan, flat)) {
+        ZERO_TRY(gather_offloaded(parameters, flat, buffer, gather_stream));
+        return note_gather(parameters, flat);
+    }
     ZERO_TRY(zero_streams_wait_timed(context, gather_stream, *buffer_freed(parameters, buffer)));
     ZERO_TRY(await_published(parameters, flat));
     ZERO_TRY(publish_offloaded(parameters, flat, gather_stream));
@@ -277,7 +329,7 @@ static zero_status_t make_resident(zero_parameters_t *parameters, zero_unit_t fl
     const zero_progress_t *progress = &context->progress;
     zero_unsharded_t *unsharded = &parameters->unsharded;
     int buffer_class = context->layout.units[flat].buffer_class;
-    if (zero_unsharded_find(unsharded, flat))
+    if (!has_buffer(context, flat) || zero_unsharded_find(unsharded, flat))
         return ZERO_OK;
     const zero_unsharded_buffer_t *buffer =
         zero_unsharded_take(unsharded, context->model, progress->pass, progress->position, buffer_class, flat);
@@ -307,9 +359,11 @@ zero_status_t zero_parameters_release(zero_parameters_t *parameters, zero_unit_t
 {
     const zero_context_t *context = parameters->context;
     int first = zero_order_first_flat(context->model, context->progress.position);
-    for (int i = first; i < zero_model_n_flats(context->model, unit) && context->plan.stage.shard_params; i++) {
-        const zero_unsharded_buffer_t *buffer =
-            zero_unsharded_find(&parameters->unsharded, zero_model_flat(context->model, unit, i));
+    for (int i = first; i < zero_model_n_flats(context->model, unit); i++) {
+        const zero_unit_t flat = zero_model_flat(context->model, unit, i);
+        if (!has_buffer(context, flat))
+            continue;
+        const zero_unsharded_buffer_t *buffer = zero_unsharded_find(&parameters->unsharded, flat);
         ZERO_ASSERT(buffer);
         *buffer_freed(parameters, buffer) = context->streams.used[unit];
     }
@@ -444,6 +498,7 @@ void zero_parameters_cancel(zero_parameters_t *parameters)
     const zero_context_t *context = parameters->context;
     if (context->plan.stage.shard_params)
         zero_unsharded_clear(&parameters->unsharded);
+    parameters->n_staged = 0; /* ranks may have come to different units */
     for (zero_unit_t unit = 0; unit < context->layout.n_units; unit++)
         parameters->states[unit] = ACQUIRED;
 }

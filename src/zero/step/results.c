@@ -22,8 +22,9 @@ struct zero_results {
     zero_step_outcome_t *outcomes;
     struct {
         zero_event_t began, ended;
-        bool follows;       /* queued while the step before was under way: it began when that ended */
-    } timed[N_STEPS_TIMED]; /* step n at n % N_STEPS_TIMED */
+        bool follows;             /* queued while the step before was under way: it began when that ended */
+        uint64_t pcie_bytes; /* that had been queued when the step was, since the engine was created */
+    } timed[N_STEPS_TIMED];       /* step n at n % N_STEPS_TIMED */
 
     uint64_t n_steps_waited;
     uint64_t adam_step; /* updates so far, as of the last step waited for */
@@ -117,6 +118,8 @@ zero_status_t zero_results_end_step(zero_results_t *results, zero_stream_t strea
     zero_device_t *device = context->device;
     zero_progress_t *progress = &context->progress;
     ZERO_TRY(device->ops->event_record(device, results->timed[progress->step % N_STEPS_TIMED].ended, stream));
+    results->timed[progress->step % N_STEPS_TIMED].pcie_bytes =
+        context->stats.to_gpu_bytes + context->stats.to_host_bytes;
     zero_timeline_set_in_step(context->streams.timeline, false);
     progress->step++;
     progress->micro_step = 0;
@@ -124,6 +127,14 @@ zero_status_t zero_results_end_step(zero_results_t *results, zero_stream_t strea
 }
 
 /* ---- waiting ---- */
+
+/* Returns what was copied for offload from the end of the previous step's calls to the end of this one's. */
+static uint64_t pcie_bytes(const zero_results_t *results)
+{
+    const uint64_t at = results->n_steps_waited - 1;
+    const uint64_t before = (at + N_STEPS_TIMED - 1) % N_STEPS_TIMED;
+    return results->timed[at % N_STEPS_TIMED].pcie_bytes - results->timed[before].pcie_bytes;
+}
 
 /* Fails with the same numbers on every rank if the ranks' calls differed. The device compared them, since the host did
  * not wait. */
@@ -171,14 +182,15 @@ zero_status_t zero_results_wait(zero_results_t *results, zero_step_result_t *res
 {
     zero_context_t *context = results->context;
     const zero_step_outcome_t *outcome = &results->outcomes[results->n_steps_waited % ZERO_STEPS_IN_FLIGHT];
-    double exposed_ms, step_ms;
+    zero_exposed_t exposed;
+    double step_ms;
     if (context->progress.step == results->n_steps_waited)
         return zero_fail(ZERO_ERROR_ORDER, "zero_step_wait without a step to wait for");
     ZERO_TRY(await_step(results, &step_ms));
     results->n_steps_waited++;
-    ZERO_TRY(zero_timeline_harvest(context->streams.timeline, results->n_steps_waited, &exposed_ms));
+    ZERO_TRY(zero_timeline_harvest(context->streams.timeline, results->n_steps_waited, &exposed));
     results->adam_step = outcome->adam_step;
-    context->stats.exposed_comm_ms += exposed_ms;
+    context->stats.exposed_comm_ms += exposed.comm_ms;
     ZERO_TRY(check_agreed(results, outcome));
     *result = (zero_step_result_t){
         .step = results->n_steps_waited,
@@ -188,7 +200,9 @@ zero_status_t zero_results_wait(zero_results_t *results, zero_step_result_t *res
         .skipped = outcome->skipped != 0,
         .notice = outcome->notice,
         .step_ms = step_ms,
-        .exposed_comm_ms = exposed_ms,
+        .exposed_comm_ms = exposed.comm_ms,
+        .exposed_host_ms = exposed.host_ms,
+        .pcie_bytes = pcie_bytes(results),
     };
     if (outcome->skipped_in_row >= (uint32_t)context->config.max_skipped_steps)
         return zero_fail_collective(
@@ -233,7 +247,10 @@ zero_status_t zero_results_set_state(zero_results_t *results, const char *call, 
                                      const zero_step_state_t *state)
 {
     ZERO_TRY(zero_results_check_no_step(results, call));
-    results->context->progress.step = results->n_steps_waited = n_steps;
+    zero_context_t *context = results->context;
+    context->progress.step = results->n_steps_waited = n_steps;
+    results->timed[(n_steps + N_STEPS_TIMED - 1) % N_STEPS_TIMED].pcie_bytes =
+        context->stats.to_gpu_bytes + context->stats.to_host_bytes;
     results->adam_step = state->adam_step;
     return write_state(results, state);
 }

@@ -11,7 +11,7 @@
 
 typedef struct settings {
     int stage, prefetch, micro_steps, every, steps, overlap, nan_at, seed, delay_us, fault, trace, is_async, offload,
-        nccl, threads, pins, available, update, buffer, activations, spans, asks, slow_gathers;
+        params, nccl, threads, pins, available, update, buffer, activations, spans, asks, slow_gathers;
     int frozen, whole, rows, untied, staging, blocks, calls, idle_ms, late, loses, check, group, keep, lookup, unshard,
         gathers, cancels, created, schedule, hooks;
     const char *load, *save;
@@ -67,11 +67,12 @@ typedef struct run {
     uint64_t hash, seed;
     /* What the trace has reported so far. */
     int n_spans[ZERO_N_WORKS];
-    double ended_ms[ZERO_N_WORKS], waited_ms; /* the last span's end; waits of steps whose results are still to come */
-    double least_exposed_ms;                  /* of the steps behind a pause */
-    zero_unit_t computed;                     /* last */
-    uint64_t n_acquired;                      /* flats' parameters, so far */
-    int n_passes;                             /* so far */
+    double ended_ms[ZERO_N_WORKS]; /* the last span's end */
+    double waited_ms[2];           /* of steps whose results are still to come: for ranks, and for what is offloaded */
+    double least_exposed_ms;       /* of the steps behind a pause */
+    zero_unit_t computed;          /* last */
+    uint64_t n_acquired;           /* flats' parameters, so far */
+    int n_passes;                  /* so far */
 } run_t;
 
 extern run_t *hooked_run;

@@ -218,6 +218,14 @@ static zero_status_t split_master(void *param, void *low, zero_dtype_t param_dty
     return async_cpu_kernels()->split_master(param, low, param_dtype, master, n_elems, NULL);
 }
 
+static zero_status_t cast(void *dst, zero_dtype_t dst_dtype, const void *src, zero_dtype_t src_dtype, size_t n_elems,
+                          zero_stream_t stream)
+{
+    (void)stream;
+    async_finish();
+    return async_cpu_kernels()->cast(dst, dst_dtype, src, src_dtype, n_elems, NULL);
+}
+
 static zero_status_t join_master(float *master, const void *param, const void *low, zero_dtype_t param_dtype,
                                  size_t n_elems, zero_stream_t stream)
 {
@@ -252,5 +260,6 @@ void async_kernels_fill(zero_shard_kernels_t *kernels)
     kernels->count_poison = count_poison;
     kernels->split_master = split_master;
     kernels->join_master = join_master;
+    kernels->cast = cast;
     kernels->fill_normal = fill_normal;
 }

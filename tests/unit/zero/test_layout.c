@@ -191,7 +191,7 @@ START_TEST(an_embedding_and_a_head_take_turns)
         zero_order_unsharded_grads(model, &layout, 2, n_buffers);
         ck_assert_int_eq(n_buffers[layout.units[0].buffer_class], 1);
         ck_assert_int_eq(n_buffers[layout.units[1].buffer_class], 3);
-        ck_assert_int_eq(zero_order_unsharded_params(model, &layout, 1, 0, n_buffers), ZERO_OK);
+        ck_assert_int_eq(zero_order_unsharded_params(model, &layout, 0, 1, 0, n_buffers), ZERO_OK);
         ck_assert_int_eq(n_buffers[layout.units[0].buffer_class], 1);
         ck_assert_int_eq(n_buffers[layout.units[1].buffer_class], 2);
         zero_layout_destroy(&layout);
@@ -268,7 +268,7 @@ START_TEST(parameter_buffers_hold_every_prefetch_and_not_one_more)
         zero_layout_t layout;
         ck_assert_int_eq(zero_layout_create(model, 2, &layout), ZERO_OK);
         int *n_buffers = calloc((size_t)layout.n_buffer_classes, sizeof *n_buffers);
-        ck_assert_int_eq(zero_order_unsharded_params(model, &layout, prefetch, 0, n_buffers), ZERO_OK);
+        ck_assert_int_eq(zero_order_unsharded_params(model, &layout, 0, prefetch, 0, n_buffers), ZERO_OK);
         /* By brute force: which flats does each window of positions touch? */
         for (int c = 0; c < layout.n_buffer_classes; c++) {
             int most = 0;
@@ -379,8 +379,8 @@ START_TEST(the_last_units_stay_from_forward_to_backward_and_no_buffer_is_spare)
         ck_assert_int_eq(zero_layout_create(model, 2, &layout), ZERO_OK);
         int *least = calloc((size_t)layout.n_buffer_classes, sizeof *least);
         int *counts = calloc((size_t)layout.n_buffer_classes, sizeof *counts);
-        ck_assert_int_eq(zero_order_unsharded_params(model, &layout, prefetch, 0, least), ZERO_OK);
-        ck_assert_int_eq(zero_order_unsharded_params(model, &layout, prefetch, keep, counts), ZERO_OK);
+        ck_assert_int_eq(zero_order_unsharded_params(model, &layout, 0, prefetch, 0, least), ZERO_OK);
+        ck_assert_int_eq(zero_order_unsharded_params(model, &layout, 0, prefetch, keep, counts), ZERO_OK);
         for (int c = -1; c < layout.n_buffer_classes; c++) {
             int n_gathers[9] = {0}, n_again = 0;
             if (c >= 0 && counts[c] == least[c])
