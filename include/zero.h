@@ -1066,7 +1066,8 @@ typedef struct zero_traffic {
     uint64_t local_bytes;    /* from ranks of its own host, over NVLink, PCIe or shared memory */
     uint64_t received_bytes; /* from other hosts, over the network */
     uint64_t sent_bytes;     /* to other hosts */
-    uint64_t reserved[5];
+    uint64_t to_gpu_bytes, to_host_bytes; /* between a GPU and its host's memory: what is offloaded */
+    uint64_t reserved[3];
 } zero_traffic_t;
 
 /* Sets traffic[r] for each of world_size ranks, by pure arithmetic. hosts[r]: the host that rank r is on, any number
@@ -1078,7 +1079,8 @@ typedef struct zero_traffic {
  *     stage 0      the same of reduced gradients, in fp32
  *     all stages   G (N - 1) / N in each micro-step; 0-1 once in a step without reduce_every_micro_step
  *
- * and less than 1 KiB a rank beside. For groups see docs/design.md. What ranks gather from another host crosses the
+ * and less than 1 KiB a rank beside. Gradients of offloaded units that find idle activations do not leave the GPU, and
+ * are then fewer to_gpu_bytes and to_host_bytes than planned. For groups see docs/design.md. What ranks gather from another host crosses the
  * network once: each of a host's l ranks receives one l-th of it, and gets the rest from the others. Not so on the CPU
  * if kind is ZERO_COMM_MPI, nor between GPUs if hosts have unequal parts of the gather, or kind is ZERO_COMM_NCCL: then
  * NCCL passes what all ranks gather around rings, and every slice but one enters each host, even those that its own

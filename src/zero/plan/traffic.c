@@ -20,6 +20,7 @@ typedef struct slices {
     uint64_t in_all;   /* gathered among all ranks */
     uint64_t reduced;  /* of gradients, sent to the rank that owns them */
     uint64_t updates;  /* Muon's, sent to the rank that orthogonalizes them and back */
+    uint64_t to_gpu, to_host; /* what is offloaded, of one rank */
 } slices_t;
 
 /* How a gather's bytes travel. */
@@ -33,15 +34,15 @@ typedef enum route {
 /* ---- what is exchanged ---- */
 
 /* Counts the unit's gathers as fill_buffers_ahead in parameters.c makes them. */
-static void gather_ahead(const zero_model_t *model, const zero_layout_t *layout, int prefetch, int position,
-                         zero_unsharded_t *unsharded, uint64_t *n_gathers)
+static void gather_ahead(const zero_model_t *model, const zero_layout_t *layout, zero_unit_t first_unsharded,
+                         int prefetch, int position, zero_unsharded_t *unsharded, uint64_t *n_gathers)
 {
     const int n_positions = zero_order_n_positions(ZERO_PASS_TRAIN, model->n_units);
     for (int ahead = 0; ahead <= prefetch && ahead < n_positions - position; ahead++) {
         zero_unit_t unit = zero_order_unit(position + ahead, model->n_units);
         for (int i = zero_order_first_flat(model, position + ahead); i < zero_model_n_flats(model, unit); i++) {
             zero_unit_t flat = zero_model_flat(model, unit, i);
-            if (zero_unsharded_find(unsharded, flat))
+            if (flat < first_unsharded || zero_unsharded_find(unsharded, flat))
                 continue;
             zero_unsharded_take(unsharded, model, ZERO_PASS_TRAIN, position, layout->units[flat].buffer_class, flat);
             n_gathers[flat]++;
@@ -57,7 +58,8 @@ static zero_status_t count_gathers(const zero_model_t *model, const zero_layout_
     ZERO_TRY(zero_unsharded_create(layout, plan->unsharded_param_counts, plan->unsharded_param_bytes, 0, &unsharded));
     for (int micro_step = 0; micro_step < config->micro_steps; micro_step++)
         for (int position = 0; position < zero_order_n_positions(ZERO_PASS_TRAIN, model->n_units); position++)
-            gather_ahead(model, layout, config->prefetch, position, &unsharded, n_gathers);
+            gather_ahead(model, layout, zero_plan_first_unsharded(plan, layout), config->prefetch, position, &unsharded,
+                         n_gathers);
     zero_unsharded_destroy(&unsharded);
     return ZERO_OK;
 }
@@ -99,6 +101,29 @@ static void add_muon(const zero_layout_t *layout, const zero_arena_plan_t *plan,
     }
 }
 
+/* Adds the optimizer state and gradients that one update copies, and the parameters that it leaves on the other side.
+ */
+static void add_offloaded_update(const zero_layout_t *layout, const zero_config_t *config,
+                                 const zero_arena_plan_t *plan, slices_t *slices)
+{
+    const zero_host_plan_t *host = &plan->host;
+    const uint64_t n = host->n_elems, size = zero_dtype_size(config->dtype), end = layout->total_shard_elems;
+    const zero_unit_t first_params = host->first_params, first_sent = host->first_sent;
+    const uint64_t n_params = first_params < layout->n_units ? end - layout->units[first_params].shard_offset : 0;
+    const uint64_t n_sent = first_sent < layout->n_units ? end - layout->units[first_sent].shard_offset : 0;
+    const uint64_t state =
+        (uint64_t)plan->n_arrays * zero_array_bytes(plan->array_format, n) + n * zero_master_lo_size(config->dtype);
+    if (host->first == layout->n_units)
+        return;
+    slices->to_host += n_sent * sizeof(float);
+    if (host->update == ZERO_OFFLOAD_UPDATE_HOST) {
+        slices->to_gpu += (n - n_params) * size;
+        return;
+    }
+    slices->to_gpu += state + n_params * size + n_sent * sizeof(float);
+    slices->to_host += state + n_params * size;
+}
+
 static zero_status_t find_slices(const zero_model_t *model, const zero_layout_t *layout, const zero_config_t *config,
                                  const zero_arena_plan_t *plan, slices_t *slices)
 {
@@ -115,7 +140,12 @@ static zero_status_t find_slices(const zero_model_t *model, const zero_layout_t 
     for (zero_unit_t unit = 0; unit < layout->n_units; unit++) {
         add_gathers(layout, config, plan, unit, n_gathers[unit], slices);
         slices->reduced += n_reductions * layout->units[unit].shard_elems * zero_dtype_size(plan->stage.grad_dtype);
+        if (zero_plan_offloads_params(plan, unit))
+            slices->to_gpu += n_gathers[unit] *
+                              (layout->units[unit].shard_elems + layout->units[unit].frozen_shard_elems) *
+                              zero_dtype_size(config->dtype);
     }
+    add_offloaded_update(layout, config, plan, slices);
     add_muon(layout, plan, slices);
     free(n_gathers);
     return status;
@@ -188,7 +218,7 @@ static void find_traffic(const slices_t *slices, const zero_arena_plan_t *plan, 
     for (int rank = 0; rank < world_size; rank++) {
         const zero_ranks_t group = {.first = rank - rank % plan->group, .stride = 1, .n = plan->group};
         const zero_ranks_t part = {.first = rank % plan->group, .stride = plan->group, .n = world_size / plan->group};
-        traffic[rank] = (zero_traffic_t){0};
+        traffic[rank] = (zero_traffic_t){.to_gpu_bytes = slices->to_gpu, .to_host_bytes = slices->to_host};
         add_collective(hosts, group, rank, in_group, slices->in_group, &traffic[rank]);
         add_collective(hosts, part, rank, in_part, slices->in_part, &traffic[rank]);
         add_collective(hosts, all, rank, in_all, slices->in_all, &traffic[rank]);
