@@ -46,7 +46,7 @@ typedef enum options_format {
 } options_format_t;
 typedef enum options_documents { DOCUMENTS_JOIN, DOCUMENTS_SEPARATE } options_documents_t;
 typedef enum options_gather { GATHER_BF16, GATHER_FP8 } options_gather_t;
-typedef enum options_fp8 { FP8_NONE, FP8_LINEAR, FP8_LINEAR_EXACT_DW } options_fp8_t;
+typedef enum options_fp8 { FP8_NONE, FP8_LINEAR } options_fp8_t;
 typedef enum options_schedule { SCHEDULE_COSINE, SCHEDULE_LINEAR, SCHEDULE_CONSTANT, SCHEDULE_WSD } options_schedule_t;
 typedef enum options_offload { OFFLOAD_NONE, OFFLOAD_OPTIMIZER } options_offload_t;
 typedef enum options_reduction { REDUCTION_ORDERED, REDUCTION_NCCL } options_reduction_t;

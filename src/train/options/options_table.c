@@ -25,8 +25,7 @@ static const option_choice_t OPTIMIZERS[] = {{"adamw", ZERO_OPTIMIZER_ADAMW},
                                              {"muon", ZERO_OPTIMIZER_MUON},
                                              {"adamw8bit", ZERO_OPTIMIZER_ADAMW8BIT},
                                              {0}};
-static const option_choice_t FP8S[] = {
-    {"none", FP8_NONE}, {"linear", FP8_LINEAR}, {"linear-exact-dw", FP8_LINEAR_EXACT_DW}, {0}};
+static const option_choice_t FP8S[] = {{"none", FP8_NONE}, {"linear", FP8_LINEAR}, {0}};
 static const option_choice_t OFFLOADS[] = {{"none", OFFLOAD_NONE}, {"optimizer", OFFLOAD_OPTIMIZER}, {0}};
 static const option_choice_t SHARD_GROUPS[] = {{"world", ZERO_SHARD_GROUP_WORLD}, {"host", ZERO_SHARD_GROUP_HOST}, {0}};
 static const option_choice_t OFFLOAD_UPDATES[] = {{"auto", ZERO_OFFLOAD_UPDATE_AUTO},
@@ -159,8 +158,7 @@ const option_row_t option_rows[] = {
         "Largest global gradient norm; larger gradients are scaled down to it. 0: no clipping."),
     CHOICE(train, precision, "bf16", PRECISIONS,
         "Data type of parameters and gradients. Master weights are always fp32."),
-    CHOICE(train, fp8, "none", FP8S,
-        "With bf16: the blocks' linear layers in fp8. linear-exact-dw: weight gradients in bf16."),
+    CHOICE(train, fp8, "none", FP8S, "With bf16: the products of the blocks' linear layers in fp8."),
     INTEGER(train, seed, "1", 0, INT64_MAX, NULL, "Seed of the initial weights and of the order of the data."),
     INTEGER(train, eval_every, "0", 0, 1000 * BILLION, NULL,
         "Steps between evaluations on data.val. 0: only after the last step."),

@@ -12,7 +12,6 @@ fit_shape_t fit_shape_of(const options_t *o, const fit_machine_t *machine)
 {
     fit_shape_t s = {.is_llama = o->model.arch != ARCH_GPT2, .on_gpu = machine->rates.is_gpu};
     s.fp8 = o->train.fp8 != FP8_NONE;
-    s.exact_dw = o->train.fp8 == FP8_LINEAR_EXACT_DW;
     s.L = (double)o->model.layers;
     s.R = (double)(o->train.micro_batch * o->model.seq_len);
     s.C = (double)o->model.dim;
