@@ -48,8 +48,8 @@ static zero_status_t take_integer(hf_config_t *config, const hf_key_t *key, cons
 {
     int64_t *setting = field(config->options, row);
     if (value < row->low || value > row->high)
-        return report_error(ZERO_ERROR_FORMAT, "'%s': %s is %" PRId64 "; [model] %s can be %" PRId64 " to %" PRId64,
-                            config->path, key->hf_key, value, key->key, row->low, row->high);
+        return report_error(ZERO_ERROR_FORMAT, "'%s': %s is %" PRId64 "; it can be %" PRId64 " to %" PRId64,
+                            config->path, key->hf_key, value, row->low, row->high);
     if (is_chosen(config, row, sizeof *setting) && *setting != value)
         return report_error(ZERO_ERROR_USAGE,
                             "[model] %s = %" PRId64 ", but the model in init has %s = %" PRId64
@@ -63,8 +63,8 @@ static zero_status_t take_real(hf_config_t *config, const hf_key_t *key, const o
 {
     double *setting = field(config->options, row);
     if (!(value >= row->real_low && value <= row->real_high))
-        return report_error(ZERO_ERROR_FORMAT, "'%s': %s is %g; [model] %s can be %g to %g", config->path, key->hf_key,
-                            value, key->key, row->real_low, row->real_high);
+        return report_error(ZERO_ERROR_FORMAT, "'%s': %s is %g; it can be %g to %g", config->path, key->hf_key, value,
+                            row->real_low, row->real_high);
     if (is_chosen(config, row, sizeof *setting) && *setting != value)
         return report_error(ZERO_ERROR_USAGE,
                             "[model] %s = %g, but the model in init has %s = %g ('%s'): leave it out, or load another "
@@ -91,7 +91,7 @@ static zero_status_t take_bool(hf_config_t *config, const hf_key_t *key, const o
 
 static zero_status_t take_key(hf_config_t *config, const hf_key_t *key)
 {
-    const option_row_t *row = option_row_find("model", key->key);
+    const option_row_t *row = option_row_find_recorded("model", key->key);
     const json_t *value = json_object_get(config->json, key->hf_key);
     if (row->type == OPTION_BOOL)
         return take_bool(config, key, row, value);
@@ -237,6 +237,22 @@ static zero_status_t take_rope(const hf_config_t *config)
         if (strcmp(rope_type(ropes[i]), "llama3") == 0)
             ZERO_TRY(take_scaling(config, names[i], ropes[i]));
     }
+    return ZERO_OK;
+}
+
+/* Sets how RoPE is scaled, once its numbers are taken. */
+static zero_status_t settle_rope(hf_config_t *config)
+{
+    int *setting = &config->options->model.rope;
+    const bool is_scaled = config->options->model.rope_factor > 1.0;
+    const int found = is_scaled ? ROPE_LLAMA3 : ROPE_DEFAULT;
+    if (is_chosen(config, option_row_find("model", "rope"), sizeof *setting) && *setting != found)
+        return report_error(ZERO_ERROR_USAGE,
+                            "[model] rope = %s, but the model in init has %s ('%s'): leave it out, or load another "
+                            "model",
+                            is_scaled ? "default" : "llama3", is_scaled ? "Llama 3.1's scaling" : "no scaling",
+                            config->path);
+    *setting = found;
     return ZERO_OK;
 }
 
@@ -417,6 +433,8 @@ static zero_status_t apply(hf_config_t *config)
         ZERO_TRY(take_window(config));
     for (const hf_key_t *key = hf_families[arch].keys; key->key; key++)
         ZERO_TRY(take_key(config, key));
+    if (arch != ARCH_GPT2)
+        ZERO_TRY(settle_rope(config));
     ZERO_TRY(arch == ARCH_GPT2 ? take_seq_len(config) : check_window(config));
     hf_keys_report_unknown(config->path, config->json, arch);
     return ZERO_OK;

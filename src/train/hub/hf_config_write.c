@@ -27,7 +27,7 @@ static void write_fixed(json_t **json, const hf_fixed_t *rows)
 
 static json_t *value_of(const options_t *options, const hf_key_t *key)
 {
-    const option_row_t *row = option_row_find("model", key->key);
+    const option_row_t *row = option_row_find_recorded("model", key->key);
     const void *value = field_of(options, row);
     return row->type == OPTION_INTEGER ? json_integer(*(const int64_t *)value)
            : row->type == OPTION_BOOL  ? json_boolean(*(const bool *)value)

@@ -128,7 +128,7 @@ zero_status_t options_check_device(const options_t *options)
 json_t *options_json(const options_t *options)
 {
     json_t *config = json_object();
-    for (const option_row_t *row = option_rows; row < option_rows + n_option_rows; row++) {
+    for (const option_row_t *row = option_rows; row < option_rows + n_recorded_rows; row++) {
         char text[OPTIONS_MAX_PATH + 2];
         option_format(row, options, text);
         if (!json_object_get(config, row->section))

@@ -34,6 +34,7 @@ typedef enum options_command {
     N_COMMANDS
 } options_command_t;
 typedef enum options_arch { ARCH_GPT2, ARCH_LLAMA, ARCH_MISTRAL, ARCH_QWEN2, ARCH_QWEN3 } options_arch_t;
+typedef enum options_rope { ROPE_DEFAULT, ROPE_LLAMA3 } options_rope_t;
 typedef enum options_recompute { RECOMPUTE_NONE, RECOMPUTE_LIGHT, RECOMPUTE_FULL, RECOMPUTE_AUTO } options_recompute_t;
 typedef enum options_format {
     FORMAT_AUTO,
@@ -60,12 +61,14 @@ typedef struct options {
         int64_t window;                                                     /* of mistral; 0 = none */
         int64_t longest; /* sequence that init computes as its family does; 0: any. Set by hf_config.c */
         bool tied;       /* of the Llama family; gpt2's always is */
-        double norm_eps, rope_theta, rope_factor, rope_low_freq, rope_high_freq;
-        int64_t rope_original;
-        char init[OPTIONS_MAX_PATH];             /* "random" or a model directory */
-        char tokenizer[OPTIONS_MAX_PATH];        /* "": as init, or the checkpoint that is resumed */
-        int recompute;                           /* options_recompute_t */
-        int64_t recompute_none, recompute_light; /* of the last blocks, and of those before them */
+        double norm_eps, rope_theta;
+        int rope;                                          /* options_rope_t */
+        double rope_factor, rope_low_freq, rope_high_freq; /* of Llama 3.1's scaling, or the model's in init; */
+        int64_t rope_original;                             /* not settings. factor 1: no scaling */
+        char init[OPTIONS_MAX_PATH];                       /* "random" or a model directory */
+        char tokenizer[OPTIONS_MAX_PATH];                  /* "": as init, or the checkpoint that is resumed */
+        int recompute;                                     /* options_recompute_t */
+        int64_t recompute_none, recompute_light;           /* of the last blocks, and of those before them */
     } model;
     struct {
         char train[OPTIONS_MAX_PATH], val[OPTIONS_MAX_PATH]; /* comma-separated paths; val "" = none */

@@ -58,6 +58,8 @@ zero_status_t placement_check_groups(const options_t *options, const zero_comm_t
 
 /* ---- options resolve ---- */
 
+#define LLAMA3_FACTOR 8.0 /* of RoPE's scaling in Llama 3.1 (Meta 2024) */
+
 /* Returns llama's default ffn_dim: 8/3 dim, with which its three matrices are as large as two of 4 dim (Shazeer 2020,
  * arXiv:2002.05202), rounded up to a multiple that GEMMs run well with. */
 static int64_t llama_ffn_dim(int64_t dim)
@@ -113,8 +115,9 @@ static zero_status_t check_heads(const options_t *options)
     return ZERO_OK;
 }
 
-/* Checks what rotary positions need. */
-static zero_status_t check_rotation(const options_t *options)
+/* Checks what rotary positions need. A model in init has set the numbers of its scaling (hf_config.c); else they are
+ * Llama 3.1's, whose others are the defaults. */
+static zero_status_t resolve_rotation(options_t *options)
 {
     const int64_t head_dim = options_head_dim(options);
     if (options->model.arch == ARCH_GPT2)
@@ -124,8 +127,11 @@ static zero_status_t check_rotation(const options_t *options)
                             "[model] head_dim: %" PRId64
                             " is odd (if it is not set, it is dim / heads), but llama rotates pairs",
                             head_dim);
+    if (options->model.rope == ROPE_LLAMA3 && options->model.rope_factor == 1.0)
+        options->model.rope_factor = LLAMA3_FACTOR;
     if (options->model.rope_factor > 1.0 && !(options->model.rope_low_freq < options->model.rope_high_freq))
-        return report_error(ZERO_ERROR_USAGE, "[model] rope_low_freq: %g is not smaller than rope_high_freq = %g",
+        return report_error(ZERO_ERROR_USAGE,
+                            "[model] init: low_freq_factor = %g is not smaller than high_freq_factor = %g",
                             options->model.rope_low_freq, options->model.rope_high_freq);
     return ZERO_OK;
 }
@@ -163,7 +169,7 @@ static zero_status_t resolve_model(options_t *options)
                             heads, options->model.kv_heads);
     if (options->model.head_dim == 0)
         options->model.head_dim = dim / heads;
-    ZERO_TRY(check_rotation(options));
+    ZERO_TRY(resolve_rotation(options));
     if (options->model.window > 0 && options->model.arch != ARCH_MISTRAL)
         return report_error(ZERO_ERROR_USAGE,
                             "[model] window: only mistral has one, set arch = mistral or leave it out");

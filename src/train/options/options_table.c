@@ -5,6 +5,7 @@
 
 static const option_choice_t ARCHS[] = {{"gpt2", ARCH_GPT2},   {"llama", ARCH_LLAMA}, {"mistral", ARCH_MISTRAL},
                                         {"qwen2", ARCH_QWEN2}, {"qwen3", ARCH_QWEN3}, {0}};
+static const option_choice_t ROPES[] = {{"default", ROPE_DEFAULT}, {"llama3", ROPE_LLAMA3}, {0}};
 static const option_choice_t RECOMPUTES[] = {
     {"none", RECOMPUTE_NONE}, {"light", RECOMPUTE_LIGHT}, {"full", RECOMPUTE_FULL}, {"auto", RECOMPUTE_AUTO}, {0}};
 static const option_choice_t FORMATS[] = {{"auto", FORMAT_AUTO},           {"text", FORMAT_TEXT},
@@ -106,14 +107,8 @@ const option_row_t option_rows[] = {
     REAL(model, norm_eps, "1e-5", 1e-30, 1.0, NULL, "Epsilon of LayerNorm and RMSNorm."),
     REAL(model, rope_theta, "10000", 1.0, 1e12, NULL,
         "All but gpt2: base of RoPE's frequencies; Llama 3 uses 500000."),
-    REAL(model, rope_factor, "1", 1.0, 1e6, NULL,
-        "All but gpt2: factor of Llama 3.1's RoPE scaling. 1: none."),
-    REAL(model, rope_low_freq, "1", 1e-3, 1e6, NULL,
-        "With rope_factor: wavelengths over rope_original / this are scaled in full."),
-    REAL(model, rope_high_freq, "4", 1e-3, 1e6, NULL,
-        "With rope_factor: wavelengths below rope_original / this are not scaled."),
-    INTEGER(model, rope_original, "8192", 1, 1 << 24, NULL,
-        "With rope_factor: the positions that the model was made for before scaling."),
+    CHOICE(model, rope, "default", ROPES,
+        "All but gpt2: how RoPE is scaled. llama3: as in Llama 3.1, or as the model in init says."),
     TEXT(model, init, "random", false,
         "Initial weights: random, or the directory of a Hugging Face model or of checkpoints."),
     TEXT(model, tokenizer, "", true,
@@ -211,18 +206,36 @@ const option_row_t option_rows[] = {
     TEXT(log, metrics, "", true, "File for metrics, one JSON object per step. Empty: none."),
     TEXT(log, tensorboard, "", true, "Directory for TensorBoard event files. Empty: none."),
     TEXT(log, trace, "", true, "File for a timeline of every rank, for ui.perfetto.dev. Empty: none."),
+
+    /* Recorded only. */
+    REAL(model, rope_factor, "1", 1.0, 1e6, NULL, "Wavelengths over original / low_freq are scaled by this."),
+    REAL(model, rope_low_freq, "1", 1e-3, 1e6, NULL, "Where scaling in full begins."),
+    REAL(model, rope_high_freq, "4", 1e-3, 1e6, NULL, "Wavelengths below original / this are not scaled."),
+    INTEGER(model, rope_original, "8192", 1, 1 << 24, NULL, "Positions that the model was made for before scaling."),
 };
 /* clang-format on */
 
-const int n_option_rows = (int)(sizeof option_rows / sizeof option_rows[0]);
+enum { N_RECORDED_ONLY = 4 };
+const int n_recorded_rows = (int)(sizeof option_rows / sizeof option_rows[0]);
+const int n_option_rows = (int)(sizeof option_rows / sizeof option_rows[0]) - N_RECORDED_ONLY;
 _Static_assert(sizeof option_rows / sizeof option_rows[0] <= OPTIONS_MAX_KEYS, "options_t.given has too few bits");
 
-const option_row_t *option_row_find(const char *section, const char *key)
+static const option_row_t *find_row(const char *section, const char *key, int n_rows)
 {
-    for (int i = 0; i < n_option_rows; i++)
+    for (int i = 0; i < n_rows; i++)
         if (strcmp(option_rows[i].section, section) == 0 && strcmp(option_rows[i].key, key) == 0)
             return &option_rows[i];
     return NULL;
+}
+
+const option_row_t *option_row_find(const char *section, const char *key)
+{
+    return find_row(section, key, n_option_rows);
+}
+
+const option_row_t *option_row_find_recorded(const char *section, const char *key)
+{
+    return find_row(section, key, n_recorded_rows);
 }
 
 bool option_begins_section(const option_row_t *row)

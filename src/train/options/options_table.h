@@ -40,11 +40,13 @@ typedef struct option_row {
     const char *help;               /* a sentence */
 } option_row_t;
 
-/* Rows are in the order in which they are printed; those of a section are together. */
+/* Rows are in the order in which they are printed; those of a section are together. Behind the n_option_rows settings
+ * are fields that checkpoints and metrics record like settings, though nobody sets them: a model or the solver does. */
 extern const option_row_t option_rows[];
-extern const int n_option_rows;
+extern const int n_option_rows, n_recorded_rows; /* settings; all */
 
-const option_row_t *option_row_find(const char *section, const char *key); /* NULL: there is none */
+const option_row_t *option_row_find(const char *section, const char *key);          /* NULL: there is no such setting */
+const option_row_t *option_row_find_recorded(const char *section, const char *key); /* also of what is only recorded */
 /* Whether the user has set the key, also to its default, and not to the value that derives it. */
 bool option_is_given(const options_t *options, const option_row_t *row);
 bool option_begins_section(const option_row_t *row);

@@ -226,7 +226,7 @@ void options_set_defaults(options_t *options)
 {
     memset(options, 0, sizeof *options);
     char problem[OPTION_MAX_PROBLEM];
-    for (int i = 0; i < n_option_rows; i++)
+    for (int i = 0; i < n_recorded_rows; i++)
         if (option_rows[i].initial)
             (void)set_field(&option_rows[i], option_rows[i].initial, options, problem); /* a test sets every one */
     memset(options->given, 0, sizeof options->given);

@@ -99,10 +99,7 @@ static const struct setting {
     {"model", "window", "0", {"1", "4096"}, {"0x", "-1", "16777217"}},
     {"model", "norm_eps", "1e-05", {"1e-6", "0.001"}, {"0", "-1e-5", "nan", "2"}},
     {"model", "rope_theta", "10000", {"500000", "1e6", "1"}, {"0", "-1", "inf"}},
-    {"model", "rope_factor", "1", {"8", "1", "32"}, {"0.5", "nan"}},
-    {"model", "rope_low_freq", "1", {"1", "0.5"}, {"0", "-1"}},
-    {"model", "rope_high_freq", "4", {"4", "1"}, {"0", "-1"}},
-    {"model", "rope_original", "8192", {"8192", "1"}, {"0", "-1"}},
+    {"model", "rope", "default", {"default", "llama3"}, {"yarn", "linear", "8", ""}},
     {"model", "init", "random", {"random", "/models/gpt2"}, {""}},
     {"model", "tokenizer", "", {"", "/models/gpt2"}, {NULL}},
     {"model", "recompute", "none", {"none", "light", "full", "auto"}, {"some", "true"}},
@@ -447,7 +444,8 @@ END_TEST
 /* Each row's replacement begins with a setting of the same section, which must be one. */
 START_TEST(removed_settings_are_refused_with_what_replaces_them)
 {
-    static const char *const removed[] = {"train.fp8=linear-exact-dw"};
+    static const char *const removed[] = {"train.fp8=linear-exact-dw", "model.rope_factor=8", "model.rope_low_freq=1",
+                                          "model.rope_high_freq=4", "model.rope_original=8192"};
     const int n_removed = sizeof removed / sizeof removed[0];
     ck_assert_int_eq(n_removed_settings, n_removed);
     for (int i = 0; i < n_removed; i++) {
@@ -829,10 +827,15 @@ START_TEST(heads_and_scaled_positions_must_fit)
     options.model.dim = 37; /* no multiple of heads */
     ck_assert_int_eq(options_resolve(&options, 1), ZERO_OK);
     ck_assert_int_eq(options_head_dim(&options), 10);
-    options.model.rope_factor = 8, options.model.rope_low_freq = 4;
+    ck_assert_double_eq(options.model.rope_factor, 1.0);
+    options.model.rope = ROPE_LLAMA3; /* the numbers of Llama 3.1 */
+    ck_assert_int_eq(options_resolve(&options, 1), ZERO_OK);
+    ck_assert(options.model.rope_factor == 8.0 && options.model.rope_low_freq == 1.0 &&
+              options.model.rope_high_freq == 4.0 && options.model.rope_original == 8192);
+    options.model.rope_low_freq = 4;
     capture_begin();
     ck_assert_int_eq(options_resolve(&options, 1), ZERO_ERROR_USAGE);
-    expect_line(capture_end(), (const char *[]){"[model] rope_low_freq", "4", "rope_high_freq", NULL});
+    expect_line(capture_end(), (const char *[]){"[model] init: low_freq_factor = 4", "high_freq_factor = 4", NULL});
 }
 END_TEST
 
