@@ -68,7 +68,7 @@ typedef struct options {
         char init[OPTIONS_MAX_PATH];                       /* "random" or a model directory */
         char tokenizer[OPTIONS_MAX_PATH];                  /* "": as init, or the checkpoint that is resumed */
         int recompute;                                     /* options_recompute_t */
-        int64_t recompute_none, recompute_light;           /* of the last blocks, and of those before them */
+        int64_t recompute_none, recompute_light;           /* of the last blocks, and of those before them; chosen */
     } model;
     struct {
         char train[OPTIONS_MAX_PATH], val[OPTIONS_MAX_PATH]; /* comma-separated paths; val "" = none */

@@ -253,20 +253,6 @@ static zero_status_t check_sizes(const options_t *o)
     return ZERO_OK;
 }
 
-static zero_status_t check_recompute(const options_t *o)
-{
-    int64_t n = o->model.recompute_none + o->model.recompute_light;
-    if (n > 0 && o->model.recompute == RECOMPUTE_AUTO)
-        return report_error(ZERO_ERROR_USAGE, "[model] recompute = auto decides for every block: leave recompute_none "
-                                              "and recompute_light out, or set recompute");
-    if (n > o->model.layers)
-        return report_error(ZERO_ERROR_USAGE,
-                            "[model] recompute_none, recompute_light: together %" PRId64
-                            " blocks, and the model has %" PRId64,
-                            n, o->model.layers);
-    return ZERO_OK;
-}
-
 /* Checks that the blocks' products have extents that GPUs can multiply in fp8. */
 static zero_status_t check_fp8(const options_t *o)
 {
@@ -370,7 +356,6 @@ zero_status_t options_resolve(options_t *options, int world_size)
     ZERO_TRY(resolve_model(&resolved));
     ZERO_TRY(resolve_batch(&resolved, world_size));
     ZERO_TRY(check_sizes(&resolved));
-    ZERO_TRY(check_recompute(&resolved));
     ZERO_TRY(check_fp8(&resolved));
     ZERO_TRY(resolve_schedule(&resolved));
     ZERO_TRY(check_groups(&resolved, world_size));

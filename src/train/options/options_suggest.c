@@ -70,6 +70,7 @@ const other_name_t other_names[] = {
 const int n_other_names = (int)(sizeof other_names / sizeof other_names[0]);
 
 #define LLAMA3 "rope = llama3, Llama 3.1's scaling; a model in init brings its own numbers"
+#define MIXED "recompute = auto, which chooses for every block"
 
 const removed_setting_t removed_settings[] = {
     {"train", "fp8", "linear-exact-dw", "fp8 = linear, or none where gradients of weights must be products in bf16"},
@@ -77,6 +78,8 @@ const removed_setting_t removed_settings[] = {
     {"model", "rope_low_freq", NULL, LLAMA3},
     {"model", "rope_high_freq", NULL, LLAMA3},
     {"model", "rope_original", NULL, LLAMA3},
+    {"model", "recompute_none", NULL, MIXED},
+    {"model", "recompute_light", NULL, MIXED},
 };
 const int n_removed_settings = (int)(sizeof removed_settings / sizeof removed_settings[0]);
 

@@ -114,10 +114,7 @@ const option_row_t option_rows[] = {
     TEXT(model, tokenizer, "", true,
         "Directory whose tokenizer files go into every checkpoint. Empty: that of init."),
     CHOICE(model, recompute, "none", RECOMPUTES,
-        "What backward recomputes: nothing, cheap operations, whole blocks; auto: what is fastest."),
-    INTEGER(model, recompute_none, "0", 0, 10000, NULL, "Blocks, the last ones, that recompute nothing."),
-    INTEGER(model, recompute_light, "0", 0, 10000, NULL,
-        "Blocks, before those, that recompute cheap operations at most."),
+        "What backward recomputes: nothing, cheap operations, whole blocks; auto: fastest for each."),
 
     TEXT(data, train, NULL, false, "Files to train on, separated by commas. Required."),
     TEXT(data, val, "", true, "Files to evaluate on, separated by commas. Empty: no evaluation."),
@@ -212,10 +209,13 @@ const option_row_t option_rows[] = {
     REAL(model, rope_low_freq, "1", 1e-3, 1e6, NULL, "Where scaling in full begins."),
     REAL(model, rope_high_freq, "4", 1e-3, 1e6, NULL, "Wavelengths below original / this are not scaled."),
     INTEGER(model, rope_original, "8192", 1, 1 << 24, NULL, "Positions that the model was made for before scaling."),
+    INTEGER(model, recompute_none, "0", 0, 10000, NULL, "Blocks, the last ones, that recompute nothing."),
+    INTEGER(model, recompute_light, "0", 0, 10000, NULL,
+        "Blocks, before those, that recompute cheap operations at most."),
 };
 /* clang-format on */
 
-enum { N_RECORDED_ONLY = 4 };
+enum { N_RECORDED_ONLY = 6 };
 const int n_recorded_rows = (int)(sizeof option_rows / sizeof option_rows[0]);
 const int n_option_rows = (int)(sizeof option_rows / sizeof option_rows[0]) - N_RECORDED_ONLY;
 _Static_assert(sizeof option_rows / sizeof option_rows[0] <= OPTIONS_MAX_KEYS, "options_t.given has too few bits");

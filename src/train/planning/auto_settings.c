@@ -78,10 +78,12 @@ void fit_describe_point(const options_t *asked, const fit_point_t *point, uint64
     bool offloads = asked->zero.offload == OFFLOAD_OPTIMIZER && asked->device.type != ZERO_DEVICE_CPU;
     bool keeps = asked->zero.keep == ZERO_KEEP_AUTO && asked->device.type != ZERO_DEVICE_CPU;
     fit_unit_t unit = fit_unit_of(point->bytes);
-    size_t n = (size_t)snprintf(text, n_bytes, "stage %d, recompute %s", c->stage, fit_recompute_name(c->recompute));
+    char recompute[FIT_MIX_BYTES];
+    fit_describe_recompute(c, asked->model.layers, recompute);
+    size_t n = (size_t)snprintf(text, n_bytes, "stage %d, recompute %s", c->stage, recompute);
 #define APPEND(...) n += n < n_bytes ? (size_t)snprintf(text + n, n_bytes - n, __VA_ARGS__) : 0
     if (fit_is_mixed(c))
-        APPEND(" (recompute_none %" PRId64 ", recompute_light %" PRId64 ")", c->none, c->light);
+        APPEND(" (full+light+none)");
     APPEND(", micro_batch %" PRId64, c->micro_batch);
     if (offloads && asked->zero.offload_ratio == (double)ZERO_OFFLOAD_AUTO)
         APPEND(", offload_ratio %.4g", c->offload_ratio);
