@@ -37,7 +37,7 @@ static void check_round_trip(const options_t *options, bool from_source)
     memcpy(again.model.init, options->model.init, sizeof again.model.init);
     char *source, *text;
     FUZZ_REQUIRE(hf_config_read(options->model.init, &source) == ZERO_OK && source, "what was accepted is not read");
-    text = hf_config_text(options, from_source ? source : NULL);
+    text = hf_config_text(&options->model, (zero_dtype_t)options->train.precision, from_source ? source : NULL);
     free(source);
     FUZZ_REQUIRE(text, "no text of a good model");
     fuzz_write_text("config.json", text);

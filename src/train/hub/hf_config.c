@@ -96,7 +96,7 @@ static zero_status_t take_key(hf_config_t *config, const hf_key_t *key)
     if (row->type == OPTION_BOOL)
         return take_bool(config, key, row, value);
     bool is_silent = !value || json_is_null(value), is_integer = row->type == OPTION_INTEGER;
-    double otherwise = is_silent && key->otherwise ? key->otherwise(config->options) : 0.0;
+    double otherwise = is_silent && key->otherwise ? key->otherwise(&config->options->model) : 0.0;
     if (is_silent && key->otherwise && otherwise == 0.0)
         return ZERO_OK;
     bool is_good = is_silent ? key->otherwise != NULL : is_integer ? json_is_integer(value) : json_is_number(value);
@@ -381,16 +381,16 @@ static zero_status_t parse(const char *path, input_words_t words, json_t **json)
 }
 
 /* Takes a directory of checkpoints for the newest in it. */
-static void find_latest(options_t *options)
+static void find_latest(model_options_t *model)
 {
-    char *init = options->model.init, path[OPTIONS_MAX_PATH + 32], name[NEWEST_STEP_BYTES] = "latest";
+    char *init = model->init, path[OPTIONS_MAX_PATH + 32], name[NEWEST_STEP_BYTES] = "latest";
     size_t length = strlen(init);
     snprintf(path, sizeof path, "%s/config.json", init);
     int64_t step = access(path, F_OK) == 0 ? 0 : newest_step(init);
     snprintf(path, sizeof path, "%s/latest", init);
     if (step > 0 && step < INT64_MAX && access(path, F_OK) != 0)
         newest_step_name(step, name);
-    if (step > 0 && length + 1 + strlen(name) < sizeof options->model.init) {
+    if (step > 0 && length + 1 + strlen(name) < sizeof model->init) {
         init[length] = '/';
         strcpy(init + length + 1, name);
     }
@@ -402,7 +402,7 @@ static zero_status_t open_config(hf_config_t *config)
     static const input_words_t checkpoint = {"generate: CHECKPOINT: ",
                                              "; name the directory of a checkpoint, of checkpoints or of a model"};
     const input_words_t words = options_generate(config->options) ? checkpoint : init;
-    find_latest(config->options);
+    find_latest(&config->options->model);
     snprintf(config->path, sizeof config->path, "%s/config.json", config->options->model.init);
     return parse(config->path, words, &config->json);
 }

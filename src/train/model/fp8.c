@@ -74,7 +74,8 @@ void fp8_destroy(model_t *model)
 
 bool fp8_keeps_inputs(const model_t *model, int layer)
 {
-    return model->options->train.fp8 != FP8_NONE && options_block_recompute(model->options, layer) == RECOMPUTE_NONE;
+    return model->options->train.fp8 != FP8_NONE &&
+           options_block_recompute(&model->options->model, layer) == RECOMPUTE_NONE;
 }
 
 void fp8_allocate(const model_t *model, activations_t *a)

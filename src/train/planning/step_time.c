@@ -258,6 +258,6 @@ fit_time_t fit_step_time(const options_t *o, const fit_machine_t *machine, doubl
         .offload_ratio = o->zero.offload_ratio, .keep = o->zero.keep, .activation_bytes = activation_bytes};
     fit_work_of(o, machine, &work);
     for (int64_t l = 0; l < o->model.layers; l++)
-        variant.blocks[options_block_recompute(o, l)]++;
+        variant.blocks[options_block_recompute(&o->model, l)]++;
     return fit_work_time(&work, &variant);
 }

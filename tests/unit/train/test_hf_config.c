@@ -158,7 +158,7 @@ START_TEST(a_gpt2_may_be_trained_with_fewer_positions_than_it_has)
     expect_ok();
     ck_assert_int_eq(options_resolve(&options, 1), ZERO_OK);
     ck_assert(options.model.seq_len == 5 && options.model.positions == 65);
-    char *text = hf_config_text(&options, NULL);
+    char *text = hf_config_text(&options.model, (zero_dtype_t)options.train.precision, NULL);
     ck_assert_msg(strstr(text, "\"n_positions\": 65") && strstr(text, "\"n_ctx\": 65"), "%s", text);
     free(text);
 }
@@ -552,7 +552,7 @@ START_TEST(what_is_written_is_read_again)
             written.model.rope_factor = 32.0, written.model.rope_low_freq = 1.5, written.model.rope_original = 512;
     }
     ck_assert_int_eq(options_resolve(&written, 1), ZERO_OK);
-    char *text = hf_config_text(&written, NULL);
+    char *text = hf_config_text(&written.model, (zero_dtype_t)written.train.precision, NULL);
     write_config(text);
     free(text);
     options.model.seq_len = 65;
@@ -593,7 +593,7 @@ START_TEST(keys_that_are_not_interpreted_are_kept)
     ck_assert_int_eq(apply(line), ZERO_OK);
     ck_assert_int_eq(options_resolve(&options, 1), ZERO_OK);
     ck_assert_int_eq(hf_config_read(options.model.init, &source), ZERO_OK);
-    char *text = hf_config_text(&options, source);
+    char *text = hf_config_text(&options.model, (zero_dtype_t)options.train.precision, source);
     for (int k = 0; k < 4; k++)
         ck_assert_msg(strstr(text, CASES[_i].kept[k]) != NULL, "%s is not in %s", CASES[_i].kept[k], text);
     ck_assert_msg(_i != 3 || !strstr(text, "\n  \"rope_theta\""), "twice: %s", text);

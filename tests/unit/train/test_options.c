@@ -697,7 +697,7 @@ START_TEST(batches_are_derived)
         ck_assert_int_eq(resolve(&options, cases[i].world_size, cases[i].given), ZERO_OK);
         ck_assert_int_eq(options.train.micro_batch, cases[i].micro);
         ck_assert_int_eq(options.train.global_batch, cases[i].global);
-        ck_assert_int_eq(options_micro_steps(&options, cases[i].world_size), cases[i].micro_steps);
+        ck_assert_int_eq(options_micro_steps(&options.train, cases[i].world_size), cases[i].micro_steps);
     }
 }
 END_TEST
@@ -825,7 +825,7 @@ START_TEST(heads_and_scaled_positions_must_fit)
     options.model.arch = ARCH_LLAMA;
     options.model.dim = 37; /* no multiple of heads */
     ck_assert_int_eq(options_resolve(&options, 1), ZERO_OK);
-    ck_assert_int_eq(options_head_dim(&options), 10);
+    ck_assert_int_eq(options_head_dim(&options.model), 10);
     ck_assert_double_eq(options.model.rope_factor, 1.0);
     options.model.rope = ROPE_LLAMA3; /* the numbers of Llama 3.1 */
     ck_assert_int_eq(options_resolve(&options, 1), ZERO_OK);
