@@ -93,13 +93,13 @@ static zero_status_t take_state(checkpoints_t *checkpoints)
     return status;
 }
 
-zero_status_t checkpoints_find(const options_t *options, zero_comm_t *comm, checkpoints_found_t *found)
+zero_status_t checkpoints_find(const checkpoint_options_t *options, zero_comm_t *comm, checkpoints_found_t *found)
 {
     uint64_t in_memory = 0;
-    *found = (checkpoints_found_t){.on_disk = newest_step(options->checkpoint.dir)};
+    *found = (checkpoints_found_t){.on_disk = newest_step(options->dir)};
     ZERO_TRY(zero_comm_broadcast(comm, &found->on_disk, sizeof found->on_disk, 0));
-    if (options->checkpoint.memory_every > 0 && options->checkpoint.memory_dir[0])
-        ZERO_TRY(zero_host_copies_find(comm, options->checkpoint.memory_dir, &in_memory));
+    if (options->memory_every > 0 && options->memory_dir[0])
+        ZERO_TRY(zero_host_copies_find(comm, options->memory_dir, &in_memory));
     found->in_memory = (int64_t)in_memory;
     return ZERO_OK;
 }
@@ -111,7 +111,7 @@ static zero_status_t open_newest(checkpoints_t *checkpoints)
     checkpoints_found_t found = {0};
     if (o->resume_dir[0])
         return zero_checkpoint_open(checkpoints->comm, o->resume_dir, &checkpoints->resumed);
-    ZERO_TRY(checkpoints_find(o, checkpoints->comm, &found));
+    ZERO_TRY(checkpoints_find(&o->checkpoint, checkpoints->comm, &found));
     if (found.in_memory > found.on_disk) {
         checkpoints->memory_step = found.in_memory;
         return zero_host_copies_open(checkpoints->comm, o->checkpoint.memory_dir, (uint64_t)found.in_memory,
@@ -235,10 +235,10 @@ int64_t checkpoints_sequences(const checkpoints_t *checkpoints, int64_t step)
 
 /* ---- saving ---- */
 
-static bool is_due_on_disk(const options_t *o, int64_t step, int64_t last_step)
+static bool is_due_on_disk(const checkpoint_options_t *o, int64_t step, int64_t last_step)
 {
-    int64_t every = o->checkpoint.every;
-    return o->checkpoint.dir[0] && (step == last_step || (every > 0 && step % every == 0));
+    int64_t every = o->every;
+    return o->dir[0] && (step == last_step || (every > 0 && step % every == 0));
 }
 
 static bool is_due_in_memory(const checkpoints_t *checkpoints, int64_t step, int64_t last_step)
@@ -248,14 +248,15 @@ static bool is_due_in_memory(const checkpoints_t *checkpoints, int64_t step, int
 
 bool checkpoints_are_due(const checkpoints_t *checkpoints, int64_t step, int64_t last_step)
 {
-    return is_due_on_disk(checkpoints->options, step, last_step) || is_due_in_memory(checkpoints, step, last_step) ||
-           memory_schedule_must_end(&checkpoints->schedule, step);
+    return is_due_on_disk(&checkpoints->options->checkpoint, step, last_step) ||
+           is_due_in_memory(checkpoints, step, last_step) || memory_schedule_must_end(&checkpoints->schedule, step);
 }
 
 static zero_status_t begin(checkpoints_t *checkpoints, zero_engine_t *engine, int64_t step, bool in_memory)
 {
     const options_t *o = checkpoints->options;
-    char *config = hf_config_text(o, checkpoints->model_config), *state = state_text(checkpoints, step);
+    char *config = hf_config_text(&o->model, (zero_dtype_t)o->train.precision, checkpoints->model_config),
+         *state = state_text(checkpoints, step);
     int keep = o->checkpoint.keep > INT32_MAX ? INT32_MAX : (int)o->checkpoint.keep;
     zero_save_options_t options = {.config_json = config,
                                    .state_json = state,
@@ -314,7 +315,7 @@ static zero_status_t poll(checkpoints_t *checkpoints, int64_t step)
 /* Begins the save that is due after `step`, if any: one at a time. */
 static zero_status_t begin_due(checkpoints_t *checkpoints, zero_engine_t *engine, int64_t step, int64_t last_step)
 {
-    const bool on_disk = is_due_on_disk(checkpoints->options, step, last_step);
+    const bool on_disk = is_due_on_disk(&checkpoints->options->checkpoint, step, last_step);
     if (!on_disk && !is_due_in_memory(checkpoints, step, last_step))
         return ZERO_OK;
     ZERO_TRY(finish_after(checkpoints, step));

@@ -62,7 +62,7 @@ typedef struct checkpoints_found {
 } checkpoints_found_t;
 
 /* Looks for checkpoints of this run. Opens none. [collective] */
-zero_status_t checkpoints_find(const options_t *options, zero_comm_t *comm, checkpoints_found_t *found);
+zero_status_t checkpoints_find(const checkpoint_options_t *options, zero_comm_t *comm, checkpoints_found_t *found);
 /* Opens and checks the checkpoint that --resume names, if it is given, and compares it with this run (resume_check.h).
  * data: of this run. Changes nothing. [collective] */
 zero_status_t checkpoints_open(const options_t *options, zero_comm_t *comm, const data_identity_t *data,

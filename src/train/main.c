@@ -76,7 +76,7 @@ static zero_status_t find_checkpoint(options_t *options, zero_comm_t *comm)
     checkpoints_found_t found;
     if (!options->auto_resume)
         return ZERO_OK;
-    ZERO_TRY(checkpoints_find(options, comm, &found));
+    ZERO_TRY(checkpoints_find(&options->checkpoint, comm, &found));
     if (found.on_disk > 0 || found.in_memory > 0) {
         options->resume = true;
         options->resume_dir[0] = 0;
@@ -90,14 +90,14 @@ static zero_status_t resolve(options_t *options, zero_comm_t *comm)
     ZERO_TRY(report_agree(comm, options_resolve(options, zero_comm_size(comm))));
     ZERO_TRY(report_agree(comm, placement_check_groups(options, comm)));
     ZERO_TRY(resolve_device(options, comm));
-    generate_choose(options);
+    generate_choose(&options->train, (zero_device_type_t)options->device.type);
     return report_agree(comm, options_check_device(options));
 }
 
 static zero_status_t run_generate(options_t *options, zero_comm_t *comm)
 {
     prompt_t prompt = {0};
-    zero_status_t status = report_agree(comm, generate_read_prompt(options, &prompt));
+    zero_status_t status = report_agree(comm, generate_read_prompt(&options->generate, &options->model, &prompt));
     if (status == ZERO_OK)
         status = resolve(options, comm);
     if (status == ZERO_OK)
@@ -109,13 +109,13 @@ static zero_status_t run_generate(options_t *options, zero_comm_t *comm)
 static zero_status_t calibrate(options_t *options, zero_comm_t *comm)
 {
     ZERO_TRY(resolve_device(options, comm));
-    return calibrate_command(options, comm);
+    return calibrate_command((zero_device_type_t)options->device.type, comm);
 }
 
 static zero_status_t run(options_t *options, zero_comm_t *comm, loop_end_t *end)
 {
     if (options->command == COMMAND_REPORT)
-        return report_agree(comm, zero_comm_rank(comm) == 0 ? page_write(options) : ZERO_OK);
+        return report_agree(comm, zero_comm_rank(comm) == 0 ? page_write(&options->report) : ZERO_OK);
     if (options->command == COMMAND_CALIBRATE)
         return calibrate(options, comm);
     ZERO_TRY(find_checkpoint(options, comm));

@@ -25,33 +25,33 @@ static double progress(int64_t step, int64_t first, int64_t last)
 }
 
 /* Returns the rate at a part (0..1) of the straight line from lr to min_lr. */
-static double decayed(const options_t *options, double part)
+static double decayed(const train_options_t *train, double part)
 {
-    return options->train.lr + (options->train.min_lr - options->train.lr) * part;
+    return train->lr + (train->min_lr - train->lr) * part;
 }
 
-double lr_at(const options_t *options, int64_t step)
+double lr_at(const train_options_t *train, int64_t step)
 {
-    int64_t steps = options->train.steps, warmup = options->train.warmup_steps;
+    int64_t steps = train->steps, warmup = train->warmup_steps;
     if (step <= warmup && step <= steps)
-        return options->train.lr * ((double)step / (double)warmup);
+        return train->lr * ((double)step / (double)warmup);
     /* The step with the full rate: the last of the warm-up, or the first if there is none. */
     int64_t peak = warmup > 1 ? warmup : 1;
     if (step <= peak)
-        return options->train.lr;
+        return train->lr;
     int64_t n_last_fifth = steps / 5 + (steps % 5 != 0);
     int64_t wsd_first = steps - n_last_fifth > peak ? steps - n_last_fifth : peak;
-    switch ((options_schedule_t)options->train.schedule) {
+    switch ((options_schedule_t)train->schedule) {
     case SCHEDULE_CONSTANT:
-        return options->train.lr;
+        return train->lr;
     case SCHEDULE_LINEAR:
-        return decayed(options, progress(step, peak, steps));
+        return decayed(train, progress(step, peak, steps));
     case SCHEDULE_COSINE:
-        return decayed(options, 0.5 * (1.0 - cos(PI * progress(step, peak, steps))));
+        return decayed(train, 0.5 * (1.0 - cos(PI * progress(step, peak, steps))));
     case SCHEDULE_WSD:
-        return decayed(options, progress(step, wsd_first, steps));
+        return decayed(train, progress(step, wsd_first, steps));
     }
-    return options->train.lr;
+    return train->lr;
 }
 
 /* ---- run evaluate ---- */
@@ -130,14 +130,15 @@ static zero_status_t open_data(run_t *run)
 {
     const options_t *o = run->session.options;
     zero_comm_t *comm = run->session.comm;
-    data_spec_t spec = data_spec_of(o, comm, o->data.train);
+    data_spec_t spec = data_spec_of(&o->data, &o->model, &o->train, comm, o->data.train);
     spec.shuffle = true;
     spec.seed = (uint64_t)o->train.seed;
     ZERO_TRY(report_agree(comm, data_open(&spec, &run->train)));
     ZERO_TRY(report_agree(comm, data_check_targets(run->train, data_n_sequences(run->train))));
     if (o->data.val[0])
         ZERO_TRY(run_open_val(run));
-    run->session.model.may_skip_targets = data_has_mask(run->train) || held_out_may_skip(&run->val, o);
+    run->session.model.may_skip_targets =
+        data_has_mask(run->train) || held_out_may_skip(&run->val, &o->model, &o->train);
     return ZERO_OK;
 }
 
@@ -265,7 +266,7 @@ static zero_status_t set_up(run_t *run, const options_t *o, zero_comm_t *comm)
 zero_status_t run_open(const options_t *options, zero_comm_t *comm, run_t *run)
 {
     *run = (run_t){.session = {.options = options, .comm = comm}};
-    run->micro_steps = options_micro_steps(options, zero_comm_size(comm));
+    run->micro_steps = options_micro_steps(&options->train, zero_comm_size(comm));
     run->last_step = options->train.steps;
     if (options->stop_after > 0 && options->stop_after < run->last_step)
         run->last_step = options->stop_after;
@@ -322,8 +323,8 @@ static zero_status_t train_step(run_t *run, int64_t step)
     run->n_counted[step % 2] = data_n_counted(run->train);
     ZERO_TRY(fp8_put_range(&run->session.model));
     zero_set_notice(run->session.engine, (uint32_t)stop_requested());
-    ZERO_TRY(
-        zero_step(run->session.engine, (float)lr_at(o, step), run->session.model.loss, run->session.model.ctx.stream));
+    ZERO_TRY(zero_step(run->session.engine, (float)lr_at(&o->train, step), run->session.model.loss,
+                       run->session.model.ctx.stream));
     trace_end_step(run->trace);
     return ZERO_OK;
 }

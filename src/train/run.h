@@ -21,7 +21,7 @@
  *   constant  lr
  *   wsd       lr, then over the last fifth of the steps a line to min_lr (warm-up, stable, decay; arXiv:2404.06395)
  * Steps after the last keep min_lr (constant: lr). */
-double lr_at(const options_t *options, int64_t step);
+double lr_at(const train_options_t *train, int64_t step);
 
 /* ---- run ---- */
 

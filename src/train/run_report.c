@@ -277,7 +277,7 @@ metrics_row_t run_make_row(run_t *run, const zero_step_result_t *result)
         .time_s = clock_time_s(),
         .loss = has_no_targets ? NAN : result->loss,
         .grad_norm = result->grad_norm,
-        .lr = lr_at(o, step),
+        .lr = lr_at(&o->train, step),
         .skipped = result->skipped,
         .has_no_targets = has_no_targets,
         .tokens = checkpoints_sequences(&run->checkpoints, step) * o->model.seq_len,

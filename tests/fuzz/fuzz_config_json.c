@@ -11,7 +11,7 @@ static void check_ranges(const options_t *options)
 {
     options_t defaults;
     options_set_defaults(&defaults);
-    for (const option_row_t *row = option_rows; row < option_rows + n_option_rows; row++) {
+    for (const option_row_t *row = option_rows; row < option_rows + n_recorded_rows; row++) {
         const void *field = (const char *)options + row->offset;
         if (strcmp(row->section, "model") != 0 || memcmp(field, (const char *)&defaults + row->offset, 8) == 0)
             continue;
@@ -37,13 +37,13 @@ static void check_round_trip(const options_t *options, bool from_source)
     memcpy(again.model.init, options->model.init, sizeof again.model.init);
     char *source, *text;
     FUZZ_REQUIRE(hf_config_read(options->model.init, &source) == ZERO_OK && source, "what was accepted is not read");
-    text = hf_config_text(options, from_source ? source : NULL);
+    text = hf_config_text(&options->model, (zero_dtype_t)options->train.precision, from_source ? source : NULL);
     free(source);
     FUZZ_REQUIRE(text, "no text of a good model");
     fuzz_write_text("config.json", text);
     FUZZ_REQUIRE(hf_config_apply(&again) == ZERO_OK, "what was written is refused: %s", text);
     FUZZ_REQUIRE(options_resolve(&again, 1) == ZERO_OK, "what was written cannot be trained: %s", text);
-    for (const option_row_t *row = option_rows; row < option_rows + n_option_rows; row++) {
+    for (const option_row_t *row = option_rows; row < option_rows + n_recorded_rows; row++) {
         char before[OPTIONS_MAX_PATH + 2], after[OPTIONS_MAX_PATH + 2];
         option_format(row, options, before);
         option_format(row, &again, after);

@@ -43,7 +43,7 @@ static void check_dump(const options_t *options)
 
 static void check_resolved(const options_t *o, int64_t world_size)
 {
-    int64_t micro_steps = options_micro_steps(o, (int)world_size);
+    int64_t micro_steps = options_micro_steps(&o->train, (int)world_size);
     FUZZ_REQUIRE(o->model.layers > 0 && o->model.dim > 0 && o->model.heads > 0 && o->model.seq_len > 0 &&
                      o->model.ffn_dim > 0 && o->model.vocab_size > 0,
                  "a size is missing");

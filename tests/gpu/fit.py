@@ -96,7 +96,8 @@ def row(case, name, n_neighbours):
     words = batch(case, words, sequences)
     found = said_by_fit(case, config, words, *fits_any)
     chosen = found["chosen"]
-    result = train(case, config, f"stage={chosen['stage']} model.recompute={chosen['recompute']} {words}", steps)
+    recompute = "auto" if is_mixed(chosen) else chosen["recompute"]
+    result = train(case, config, f"stage={chosen['stage']} model.recompute={recompute} {words}", steps)
     measured, planned = result.median_ms(4), chosen["bytes"] / 2**30
     case.claim(len(result.rows) == steps, f"{name}: {steps} steps", result)
     # The context and the libraries take up to 0.8 GiB.
@@ -115,22 +116,25 @@ def row(case, name, n_neighbours):
 
 
 def every_choice(point):
-    """Returns a point of fit's table as settings, its micro-batch and numbers of layers, too."""
-    keys = ("recompute", "recompute_none", "recompute_light")
-    layers = " ".join(f"model.{key}={point[key]}" for key in keys)
-    return f"stage={point['stage']} train.micro_batch={point['micro_batch']} {layers}"
+    """Returns a point of fit's table as settings, its micro-batch, too."""
+    return f"stage={point['stage']} train.micro_batch={point['micro_batch']} model.recompute={point['recompute']}"
+
+
+def is_mixed(point):
+    """Returns whether blocks recompute differently, which only recompute = auto chooses."""
+    return point["recompute_none"] + point["recompute_light"] > 0
 
 
 def neighbours(found, n):
-    """Returns the n points that fit expects to be the fastest beside the one it chose, of those that fit. On one GPU
-    stages do the same work: points that differ in the stage alone count once."""
+    """Returns the n points that fit expects to be the fastest beside the one it chose, of those that fit and can be set.
+    On one GPU stages do the same work: points that differ in the stage alone count once."""
 
     def key(point):
         return tuple(point[choice] for choice in CHOICES[1:])
 
     points, seen = [], {key(found["chosen"])}
     for point in sorted(found["points"], key=lambda point: point["ms"]):
-        if point["fits"] and key(point) not in seen:
+        if point["fits"] and not is_mixed(point) and key(point) not in seen:
             seen.add(key(point))
             points.append(point)
     return points[:n]

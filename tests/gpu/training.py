@@ -27,8 +27,7 @@ FP8 = (
     "stage=3 gather=fp8 model.recompute=light", "stage=3 model.recompute=full", "stage=3 device.graphs=false",
 )  # fmt: skip
 FAMILIES = {
-    "tied": ("arch = llama", "kv_heads = 2", "ffn_dim = 1376", "tied = true", "rope_theta = 500000", "rope_factor = 32",
-             "rope_original = 64"),
+    "tied": ("arch = llama", "kv_heads = 2", "ffn_dim = 1376", "tied = true", "rope_theta = 500000", "rope = llama3"),
     "biases": ("arch = qwen2", "kv_heads = 4", "ffn_dim = 1376"),
     "head-norms": ("arch = qwen3", "kv_heads = 2", "head_dim = 128", "ffn_dim = 1376", "tied = true"),
     "mistral": ("arch = mistral", "kv_heads = 2", "head_dim = 32", "ffn_dim = 1376"),
@@ -37,8 +36,7 @@ FAMILIES = {
 }  # fmt: skip
 OF_FAMILIES = (
     "stage=3", "stage=0", "device.graphs=false", "model.recompute=light", "model.recompute=full",
-    "model.recompute=full model.recompute_none=2 model.recompute_light=2",
-    "model.recompute=full model.recompute_none=3 device.graphs=false", "keep=2", "shard_group=1", "delays stage=3",
+    "{mixed}", "{mixed} device.graphs=false", "keep=2", "shard_group=1", "delays stage=3",
 )  # fmt: skip
 
 
@@ -228,7 +226,22 @@ def family(case, name):
     """Returns a function that trains a small model of the family 30 steps."""
     ini = case.config(name, 6, 512, 8, 256, 256, *FAMILIES[name])
     batch = f"train.steps=30 train.global_batch={8 * case.gpus} train.micro_batch=4"
-    return lambda words: case.train(ini, f"{batch} {words}", limit=200)
+
+    def train(words):
+        mixed = mixing(case, ini, f"{batch} {words.format(mixed='')}") if "{mixed}" in words else ""
+        result = case.train(ini, f"{batch} {words.format(mixed=mixed)}", limit=200)
+        if mixed:
+            case.claim("full+light+none" in result.said, f"{name}: blocks recompute differently within {mixed}", result)
+        return result
+
+    return train
+
+
+def mixing(case, ini, words):
+    """Returns words with which recompute = auto mixes blocks: memory half way between what recomputing all of them takes
+    and none."""
+    sizes = [case.plan(ini, f"stage=3 {words} model.recompute={how}") for how in ("full", "none")]
+    return f"stage=3 model.recompute=auto device.memory={sum(plan.get('total', 0) for plan in sizes) / 2**31}"
 
 
 def near_the_cpu(case, title, train, words=""):
@@ -260,11 +273,11 @@ def write_masked(case):
 def masks(case):
     case.headers(n_files=500)
     of_the_tied, masked = family(case, "tied"), f"data.train={write_masked(case)}"
-    recompute = "model.recompute=full model.recompute_light=2"
+    recompute = "{mixed}"
     for title, words, more in (("a mask", masked, ()), ("documents apart", f"{masked} data.documents=separate", (recompute,))):
 
         def train(variant):
-            return of_the_tied(f"{words} {variant}")
+            return of_the_tied(f"{words} " + variant)
 
         want = case.trains(f"{title}, stage 3", train(""), 30)
         case.same_text(title, want, ("stage=1", "device.graphs=false", *more), train)

@@ -202,6 +202,13 @@ static int allocations(const options_t *options, zero_comm_t *comm)
     return 0;
 }
 
+static const options_t *mix_blocks(options_t *options)
+{
+    options->model.recompute = RECOMPUTE_FULL;
+    options->model.recompute_none = 1;
+    return options;
+}
+
 int main(int argc, char **argv)
 {
     static options_t options;
@@ -214,6 +221,8 @@ int main(int argc, char **argv)
         code = held(&options, comm);
     else if (strcmp(name, "allocations") == 0)
         code = allocations(&options, comm);
+    else if (strcmp(name, "mixed") == 0) /* allocations of a model whose blocks recompute differently */
+        code = allocations(mix_blocks(&options), comm);
     else
         CHECK(false, "no case %s", name);
     zero_comm_destroy(comm);

@@ -68,7 +68,7 @@ static inline zero_status_t trainer_step(trainer_t *t, const int32_t *inputs, co
     int64_t tokens_each = o->train.micro_batch * o->model.seq_len;
     double loss_weight = 1.0 / (double)(o->train.global_batch * o->model.seq_len);
     ZERO_TRY(model_clear_loss(&t->model));
-    for (int k = 0; k < options_micro_steps(o, zero_comm_size(t->comm)); k++)
+    for (int k = 0; k < options_micro_steps(&o->train, zero_comm_size(t->comm)); k++)
         ZERO_TRY(model_train(&t->model,
                              (model_batch_t){.inputs = inputs + k * tokens_each,
                                              .targets = targets + k * tokens_each,

@@ -24,8 +24,9 @@ typedef struct data_spec {
     bool separate; /* documents are apart: data_starts, and no target is the first token of one */
 } data_spec_t;
 
-/* Returns the specification of the options' data that are in `paths`, not shuffled, for this rank of `comm`. */
-data_spec_t data_spec_of(const options_t *options, zero_comm_t *comm, const char *paths);
+/* Returns the specification of the data that are in `paths`, not shuffled, for this rank of `comm`. */
+data_spec_t data_spec_of(const data_options_t *data, const model_options_t *model, const train_options_t *train,
+                         zero_comm_t *comm, const char *paths);
 
 /* In place of a target that does not count: the loss leaves it out. */
 #define DATA_NO_TARGET (-1)

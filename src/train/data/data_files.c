@@ -11,19 +11,20 @@
 #include "train/report/report.h"
 
 /* ---- data spec ---- */
-/* The options' data as a specification of data.h. */
+/* What the settings say of the data, as a specification of data.h. */
 
-data_spec_t data_spec_of(const options_t *options, zero_comm_t *comm, const char *paths)
+data_spec_t data_spec_of(const data_options_t *data, const model_options_t *model, const train_options_t *train,
+                         zero_comm_t *comm, const char *paths)
 {
     return (data_spec_t){.paths = paths,
-                         .format = (options_format_t)options->data.format,
-                         .vocab_size = options->model.vocab_size,
-                         .seq_len = options->model.seq_len,
-                         .global_batch = options->train.global_batch,
-                         .micro_batch = options->train.micro_batch,
+                         .format = (options_format_t)data->format,
+                         .vocab_size = model->vocab_size,
+                         .seq_len = model->seq_len,
+                         .global_batch = train->global_batch,
+                         .micro_batch = train->micro_batch,
                          .rank = zero_comm_rank(comm),
                          .world_size = zero_comm_size(comm),
-                         .separate = options->data.documents == DOCUMENTS_SEPARATE};
+                         .separate = data->documents == DOCUMENTS_SEPARATE};
 }
 
 /* ---- data files ---- */

@@ -81,6 +81,14 @@ static void add_setting(changes_t *changes, const option_row_t *row, const char 
     add_change(changes, "%s.%s was %s, is %s", row->section, row->key, shorter ? before : saved, shorter ? now : mine);
 }
 
+/* Says what to resume with where another value is refused. */
+static const char *way_out(const option_row_t *row)
+{
+    if (row >= option_rows + n_option_rows) /* which a model in init has set */
+        return "model, or give it as [model] init";
+    return strcmp(row->section, "model") == 0 ? "model" : "one, or give it as [model] init";
+}
+
 static zero_status_t check_setting(const options_t *options, const char *path, const option_row_t *row,
                                    const char *saved, changes_t *changes)
 {
@@ -92,8 +100,7 @@ static zero_status_t check_setting(const options_t *options, const char *path, c
     if (change == CHANGE_REFUSED)
         return report_error(ZERO_ERROR_USAGE,
                             "[%s] %s = %s, but the checkpoint '%s' was made with %s: resume with the same %s",
-                            row->section, row->key, mine, path, saved,
-                            strcmp(row->section, "model") == 0 ? "model" : "one, or give it as [model] init");
+                            row->section, row->key, mine, path, saved, way_out(row));
     if (change == CHANGE_FORCED && !options->force)
         return report_error(
             ZERO_ERROR_USAGE,
@@ -107,7 +114,7 @@ static zero_status_t check_setting(const options_t *options, const char *path, c
 static zero_status_t check_settings(const options_t *options, const char *path, const json_t *config,
                                     changes_t *changes)
 {
-    for (const option_row_t *row = option_rows; row < option_rows + n_option_rows; row++) {
+    for (const option_row_t *row = option_rows; row < option_rows + n_recorded_rows; row++) {
         const json_t *section = json_object_get(config, row->section);
         const char *saved = json_string_value(json_object_get(section, row->key));
         ZERO_TRY(check_setting(options, path, row, saved, changes));

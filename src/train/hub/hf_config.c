@@ -48,8 +48,8 @@ static zero_status_t take_integer(hf_config_t *config, const hf_key_t *key, cons
 {
     int64_t *setting = field(config->options, row);
     if (value < row->low || value > row->high)
-        return report_error(ZERO_ERROR_FORMAT, "'%s': %s is %" PRId64 "; [model] %s can be %" PRId64 " to %" PRId64,
-                            config->path, key->hf_key, value, key->key, row->low, row->high);
+        return report_error(ZERO_ERROR_FORMAT, "'%s': %s is %" PRId64 "; it can be %" PRId64 " to %" PRId64,
+                            config->path, key->hf_key, value, row->low, row->high);
     if (is_chosen(config, row, sizeof *setting) && *setting != value)
         return report_error(ZERO_ERROR_USAGE,
                             "[model] %s = %" PRId64 ", but the model in init has %s = %" PRId64
@@ -63,8 +63,8 @@ static zero_status_t take_real(hf_config_t *config, const hf_key_t *key, const o
 {
     double *setting = field(config->options, row);
     if (!(value >= row->real_low && value <= row->real_high))
-        return report_error(ZERO_ERROR_FORMAT, "'%s': %s is %g; [model] %s can be %g to %g", config->path, key->hf_key,
-                            value, key->key, row->real_low, row->real_high);
+        return report_error(ZERO_ERROR_FORMAT, "'%s': %s is %g; it can be %g to %g", config->path, key->hf_key, value,
+                            row->real_low, row->real_high);
     if (is_chosen(config, row, sizeof *setting) && *setting != value)
         return report_error(ZERO_ERROR_USAGE,
                             "[model] %s = %g, but the model in init has %s = %g ('%s'): leave it out, or load another "
@@ -91,12 +91,12 @@ static zero_status_t take_bool(hf_config_t *config, const hf_key_t *key, const o
 
 static zero_status_t take_key(hf_config_t *config, const hf_key_t *key)
 {
-    const option_row_t *row = option_row_find("model", key->key);
+    const option_row_t *row = option_row_find_recorded("model", key->key);
     const json_t *value = json_object_get(config->json, key->hf_key);
     if (row->type == OPTION_BOOL)
         return take_bool(config, key, row, value);
     bool is_silent = !value || json_is_null(value), is_integer = row->type == OPTION_INTEGER;
-    double otherwise = is_silent && key->otherwise ? key->otherwise(config->options) : 0.0;
+    double otherwise = is_silent && key->otherwise ? key->otherwise(&config->options->model) : 0.0;
     if (is_silent && key->otherwise && otherwise == 0.0)
         return ZERO_OK;
     bool is_good = is_silent ? key->otherwise != NULL : is_integer ? json_is_integer(value) : json_is_number(value);
@@ -240,6 +240,22 @@ static zero_status_t take_rope(const hf_config_t *config)
     return ZERO_OK;
 }
 
+/* Sets how RoPE is scaled, once its numbers are taken. */
+static zero_status_t settle_rope(hf_config_t *config)
+{
+    int *setting = &config->options->model.rope;
+    const bool is_scaled = config->options->model.rope_factor > 1.0;
+    const int found = is_scaled ? ROPE_LLAMA3 : ROPE_DEFAULT;
+    if (is_chosen(config, option_row_find("model", "rope"), sizeof *setting) && *setting != found)
+        return report_error(ZERO_ERROR_USAGE,
+                            "[model] rope = %s, but the model in init has %s ('%s'): leave it out, or load another "
+                            "model",
+                            is_scaled ? "default" : "llama3", is_scaled ? "Llama 3.1's scaling" : "no scaling",
+                            config->path);
+    *setting = found;
+    return ZERO_OK;
+}
+
 /* ---- attention within a window ---- */
 
 /* Takes the window of Mistral, which all layers have unless layer_types says otherwise. */
@@ -365,16 +381,16 @@ static zero_status_t parse(const char *path, input_words_t words, json_t **json)
 }
 
 /* Takes a directory of checkpoints for the newest in it. */
-static void find_latest(options_t *options)
+static void find_latest(model_options_t *model)
 {
-    char *init = options->model.init, path[OPTIONS_MAX_PATH + 32], name[NEWEST_STEP_BYTES] = "latest";
+    char *init = model->init, path[OPTIONS_MAX_PATH + 32], name[NEWEST_STEP_BYTES] = "latest";
     size_t length = strlen(init);
     snprintf(path, sizeof path, "%s/config.json", init);
     int64_t step = access(path, F_OK) == 0 ? 0 : newest_step(init);
     snprintf(path, sizeof path, "%s/latest", init);
     if (step > 0 && step < INT64_MAX && access(path, F_OK) != 0)
         newest_step_name(step, name);
-    if (step > 0 && length + 1 + strlen(name) < sizeof options->model.init) {
+    if (step > 0 && length + 1 + strlen(name) < sizeof model->init) {
         init[length] = '/';
         strcpy(init + length + 1, name);
     }
@@ -386,7 +402,7 @@ static zero_status_t open_config(hf_config_t *config)
     static const input_words_t checkpoint = {"generate: CHECKPOINT: ",
                                              "; name the directory of a checkpoint, of checkpoints or of a model"};
     const input_words_t words = options_generate(config->options) ? checkpoint : init;
-    find_latest(config->options);
+    find_latest(&config->options->model);
     snprintf(config->path, sizeof config->path, "%s/config.json", config->options->model.init);
     return parse(config->path, words, &config->json);
 }
@@ -417,6 +433,8 @@ static zero_status_t apply(hf_config_t *config)
         ZERO_TRY(take_window(config));
     for (const hf_key_t *key = hf_families[arch].keys; key->key; key++)
         ZERO_TRY(take_key(config, key));
+    if (arch != ARCH_GPT2)
+        ZERO_TRY(settle_rope(config));
     ZERO_TRY(arch == ARCH_GPT2 ? take_seq_len(config) : check_window(config));
     hf_keys_report_unknown(config->path, config->json, arch);
     return ZERO_OK;

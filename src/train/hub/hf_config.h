@@ -13,9 +13,9 @@ zero_status_t hf_config_apply(options_t *options);
  */
 zero_status_t hf_config_read(const char *directory, char **text);
 
-/* Returns the text of such a file for options->model, for free(), with which transformers loads a checkpoint's weights.
- * source: what the file said that the model was made from, whose other keys are kept (special tokens, positions,
+/* Returns the text of such a file for a model, for free(), with which transformers loads a checkpoint's weights of this
+ * dtype. source: what the file said that the model was made from, whose other keys are kept (special tokens, positions,
  * dropout); NULL: none. Returns NULL if there is no memory. */
-char *hf_config_text(const options_t *options, const char *source);
+char *hf_config_text(const model_options_t *model, zero_dtype_t dtype, const char *source);
 
 #endif

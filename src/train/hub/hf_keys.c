@@ -15,61 +15,61 @@
 
 /* ---- hf families ---- */
 
-static double four_dims(const options_t *filled)
+static double four_dims(const model_options_t *filled)
 {
-    return 4.0 * (double)filled->model.dim;
+    return 4.0 * (double)filled->dim;
 }
 
 /* The defaults of transformers' configuration classes, if a file leaves these out. */
-static double default_kv_heads(const options_t *filled)
+static double default_kv_heads(const model_options_t *filled)
 {
     static const double KV_HEADS[] = {[ARCH_MISTRAL] = 8.0, [ARCH_QWEN2] = 32.0, [ARCH_QWEN3] = 32.0};
-    return filled->model.arch == ARCH_LLAMA ? (double)filled->model.heads : KV_HEADS[filled->model.arch];
+    return filled->arch == ARCH_LLAMA ? (double)filled->heads : KV_HEADS[filled->arch];
 }
 
 /* 0 leaves a setting as it is, to be derived from others. */
-static double derived(const options_t *filled)
+static double derived(const model_options_t *filled)
 {
     (void)filled;
     return 0.0;
 }
 
-static double default_head_dim(const options_t *filled)
+static double default_head_dim(const model_options_t *filled)
 {
-    return filled->model.arch == ARCH_QWEN3 ? 128.0 : derived(filled);
+    return filled->arch == ARCH_QWEN3 ? 128.0 : derived(filled);
 }
 
-static double one(const options_t *filled)
+static double one(const model_options_t *filled)
 {
     (void)filled;
     return 1.0;
 }
 
-static double gpt2_eps(const options_t *filled)
+static double gpt2_eps(const model_options_t *filled)
 {
     (void)filled;
     return 1e-5;
 }
 
-static double llama_eps(const options_t *filled)
+static double llama_eps(const model_options_t *filled)
 {
     (void)filled;
     return 1e-6;
 }
 
-static double llama_theta(const options_t *filled)
+static double llama_theta(const model_options_t *filled)
 {
     (void)filled;
     return 10000.0;
 }
 
-static double default_high_freq(const options_t *filled)
+static double default_high_freq(const model_options_t *filled)
 {
     (void)filled;
     return 4.0;
 }
 
-static double default_original(const options_t *filled)
+static double default_original(const model_options_t *filled)
 {
     (void)filled;
     return 8192.0;

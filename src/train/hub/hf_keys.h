@@ -16,7 +16,7 @@
 typedef struct hf_key {
     const char *key, *hf_key;
     double (*otherwise)(
-        const options_t *filled); /* the value if the key is missing or null; NULL: the key is required */
+        const model_options_t *filled); /* the value if the key is missing or null; NULL: the key is required */
 } hf_key_t;
 
 /* A key and the one value that is supported, as JSON. If the key is missing, transformers uses this same value. */

@@ -14,7 +14,7 @@ static arch_sizes_t sizes_of(const model_t *model, size_t n_batch, size_t seq_le
 {
     const options_t *o = model->options;
     size_t C = (size_t)o->model.dim, heads = (size_t)o->model.heads, kv_heads = (size_t)o->model.kv_heads;
-    size_t head_dim = (size_t)options_head_dim(o);
+    size_t head_dim = (size_t)options_head_dim(&o->model);
     return (arch_sizes_t){
         .R = n_batch * seq_len,
         .B = n_batch,

@@ -65,7 +65,7 @@ static void allocate_outputs(const model_t *model, activations_t *a, bool one_no
 
 static bool recomputes(const model_t *model, int layer)
 {
-    return options_block_recompute(model->options, layer) != RECOMPUTE_NONE;
+    return options_block_recompute(&model->options->model, layer) != RECOMPUTE_NONE;
 }
 
 static bool any_recomputes(const model_t *model)
@@ -88,7 +88,7 @@ static void allocate_shared(const model_t *model, activations_t *a, layer_activa
 {
     bool any_full = false, any_shares = false, one_normed = true;
     for (int l = 0; l < model->options->model.layers; l++) {
-        options_recompute_t recompute = options_block_recompute(model->options, l);
+        options_recompute_t recompute = options_block_recompute(&model->options->model, l);
         any_full |= recompute == RECOMPUTE_FULL;
         any_shares |= !keeps_outputs(model, l);
         one_normed &= keeps_outputs(model, l) || fp8_keeps_inputs(model, l) ||
@@ -122,7 +122,7 @@ void arch_allocate_layers(const model_t *model, activations_t *a, bool normalize
         activations_set_lifetime(a, l == 0 ? 0 : unit_of(l), unit_of(l));
         layer->x = activations_alloc(a, s.R * s.C, s.element_bytes);
         activations_set_lifetime(a, unit_of(l), unit_of(l));
-        if (options_block_recompute(model->options, l) != RECOMPUTE_FULL)
+        if (options_block_recompute(&model->options->model, l) != RECOMPUTE_FULL)
             allocate_inputs(model, a, layer);
         if (keeps_outputs(model, l))
             allocate_outputs(model, a, false, layer);
@@ -146,7 +146,7 @@ zero_status_t arch_embed_forward(model_t *model, zero_tensor_t tokens, zero_weig
 /* Clears the gradient of positions that no sequence reaches. */
 static zero_status_t clear_unused_positions(model_t *model, zero_grad_t positions)
 {
-    size_t used = arch_sizes(model).T, all = (size_t)options_positions(model->options);
+    size_t used = arch_sizes(model).T, all = (size_t)options_positions(&model->options->model);
     size_t row_bytes = arch_sizes(model).C * zero_dtype_size(positions.dtype);
     if (!positions.data || positions.accumulate || used == all)
         return ZERO_OK;

@@ -9,9 +9,8 @@
  *
  * Where recompute is none, x's columns are kept from forward to backward: a byte in place of an activation's two. Else
  * backward recomputes x, which then takes no memory per layer, and casts it again with the scale that forward found.
- * With linear-exact-dw dW is computed from x and dy themselves, so x is kept and no columns are needed. Weights that
- * were gathered in fp8 are used as they are, or transposed into room for one matrix. Others are cast before each
- * product, to the same bytes. They don't change between forward and backward, so their scale is found once.
+ * Weights that were gathered in fp8 are used as they are, or transposed into room for one matrix. Others are cast
+ * before each product, to the same bytes. They don't change between forward and backward, so their scale is found once.
  *
  * The absolute maximum of an x or dy is recorded by the kernel that writes it (fp8_recording), which raises a number
  * that fp8_begin_pass has cleared: a maximum over what is written twice, once more by recompute, is the same. What
@@ -30,17 +29,12 @@ struct fp8 {
     zero_fp8_scales_t *scales;         /* [layers, ARCH_N_MATRICES, FP8_N_OPERANDS] */
     uint8_t *rows;                     /* [R, the widest] of the x or dy that is multiplied next */
     uint8_t *weight;                   /* of the largest matrix, in the form that is multiplied next */
-    uint8_t *dy_columns, *x_columns;   /* [the widest, R]; NULL: not needed */
+    uint8_t *dy_columns, *x_columns;   /* [the widest, R]; x_columns NULL: every layer keeps its own */
     zero_fp8_scales_t *reports;        /* host, pinned: a ring of n_reports copies of the scales */
     int64_t n_reports, n_put, n_taken; /* copies so far */
     const zero_fp8_scales_t *gathered; /* device: [layers, ARCH_N_MATRICES] of weights; NULL: they are among scales */
     uint8_t *kept[][ARCH_N_MATRICES];  /* [layers] x's columns of [n_in, R] each; NULL: not kept */
 };
-
-static options_fp8_t mode_of(const model_t *model)
-{
-    return (options_fp8_t)model->options->train.fp8;
-}
 
 static size_t n_scales(const model_t *model)
 {
@@ -61,7 +55,7 @@ static size_t larger(size_t a, size_t b)
 zero_status_t fp8_create(model_t *model)
 {
     size_t n_layers = (size_t)model->options->model.layers;
-    if (mode_of(model) == FP8_NONE)
+    if (model->options->train.fp8 == FP8_NONE)
         return ZERO_OK;
     model->fp8 = calloc(1, sizeof *model->fp8 + n_layers * sizeof model->fp8->kept[0]);
     if (!model->fp8)
@@ -80,7 +74,8 @@ void fp8_destroy(model_t *model)
 
 bool fp8_keeps_inputs(const model_t *model, int layer)
 {
-    return mode_of(model) == FP8_LINEAR && options_block_recompute(model->options, layer) == RECOMPUTE_NONE;
+    return model->options->train.fp8 != FP8_NONE &&
+           options_block_recompute(&model->options->model, layer) == RECOMPUTE_NONE;
 }
 
 void fp8_allocate(const model_t *model, activations_t *a)
@@ -99,12 +94,11 @@ void fp8_allocate(const model_t *model, activations_t *a)
     f->scales = activations_alloc(a, n_scales(model), sizeof *f->scales);
     f->rows = activations_alloc(a, s.R * larger(widest_input, widest_output), 1);
     f->weight = activations_alloc(a, largest_matrix, 1);
-    if (mode_of(model) == FP8_LINEAR)
-        f->dy_columns = activations_alloc(a, s.R * widest_output, 1);
+    f->dy_columns = activations_alloc(a, s.R * widest_output, 1);
     bool all_keep = true;
     for (int l = 0; l < model->options->model.layers; l++)
         all_keep &= fp8_keeps_inputs(model, l);
-    if (mode_of(model) == FP8_LINEAR && !all_keep)
+    if (!all_keep)
         f->x_columns = activations_alloc(a, s.R * widest_input, 1);
 }
 
@@ -118,14 +112,13 @@ void fp8_allocate_layer(const model_t *model, activations_t *a, int layer)
 
 zero_status_t fp8_attach(model_t *model, int64_t n_steps)
 {
-    static const char *const NAMES[] = {[FP8_LINEAR] = "linear", [FP8_LINEAR_EXACT_DW] = "linear-exact-dw"};
     fp8_t *f = model->fp8;
     char why[ZERO_MODEL_WHY];
     void *reports;
     if (!f)
         return ZERO_OK;
     if (!model->kernels->fp8_is_available(&model->ctx, why))
-        return report_error(ZERO_ERROR_USAGE, "[train] fp8 = %s: %s; use none", NAMES[mode_of(model)], why);
+        return report_error(ZERO_ERROR_USAGE, "[train] fp8 = linear: %s; use none", why);
     ZERO_TRY(zero_host_alloc(model->device, (size_t)n_steps * n_reported(model) * sizeof *f->scales, &reports));
     f->reports = reports;
     f->n_reports = n_steps;
@@ -229,9 +222,6 @@ zero_status_t fp8_linear_backward_weight(model_t *model, arch_linear_t at, zero_
     zero_grad_t dweight = model_grad(model, at.weight);
     zero_fp8_t dy8 = {ZERO_E5M2, NULL, f->dy_columns, scales_of(model, at, FP8_DY)};
     zero_fp8_t x8 = {ZERO_E4M3, NULL, f->kept[at.layer][at.matrix], scales_of(model, at, FP8_X)};
-    if (mode_of(model) == FP8_LINEAR_EXACT_DW)
-        return k->linear_backward_weight(&model->ctx, dweight, model->ops->layout, dbias, x, dy, n_rows(model), e.n_in,
-                                         e.n_out);
     if (!fp8_keeps_inputs(model, at.layer)) {
         x8.columns = f->x_columns;
         ZERO_TRY(k->fp8_cast(&model->ctx, &x8, x, true, n_rows(model), e.n_in));

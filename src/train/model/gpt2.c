@@ -85,7 +85,7 @@ static zero_status_t declare(model_t *model)
 {
     gpt2_t *g = model->arch;
     int64_t L = model->options->model.layers, C = model->options->model.dim;
-    int64_t V = model->options->model.vocab_size, P = options_positions(model->options);
+    int64_t V = model->options->model.vocab_size, P = options_positions(&model->options->model);
     zero_unit_t embed, head;
     const arch_tensor_t wte = {"transformer.wte.weight", V, C, ZERO_INIT_NORMAL, ARCH_STD, false};
     const arch_tensor_t wpe = {"transformer.wpe.weight", P, C, ZERO_INIT_NORMAL, ARCH_STD, false};
@@ -102,7 +102,7 @@ static zero_status_t declare(model_t *model)
 /* Positions. The token table is also the head, which multiplies by it. */
 static int64_t n_lookup_params(const model_t *model)
 {
-    return options_positions(model->options) * model->options->model.dim;
+    return options_positions(&model->options->model) * model->options->model.dim;
 }
 
 /* ---- activations ---- */
@@ -249,7 +249,7 @@ static zero_status_t block_backward(model_t *model, int l)
     const block_tensors_t *t = &g->blocks[l];
     const layer_activations_t *a = &model->layers[l];
     arch_sizes_t s = arch_sizes(model);
-    options_recompute_t recompute = options_block_recompute(model->options, l);
+    options_recompute_t recompute = options_block_recompute(&model->options->model, l);
     bool light = recompute == RECOMPUTE_LIGHT;
     if (recompute == RECOMPUTE_FULL)
         ZERO_TRY(block_inner(model, l, a->x, NULL));

@@ -76,8 +76,8 @@ typedef struct llama {
 static zero_status_t declare_block(model_t *model, int layer, block_tensors_t *t)
 {
     const options_t *o = model->options;
-    int64_t C = o->model.dim, F = o->model.ffn_dim, A = options_head_dim(o) * o->model.heads;
-    int64_t kv = options_head_dim(o) * o->model.kv_heads;
+    int64_t C = o->model.dim, F = o->model.ffn_dim, A = options_head_dim(&o->model) * o->model.heads;
+    int64_t kv = options_head_dim(&o->model) * o->model.kv_heads;
     bool has_bias = traits_of(model)->qkv_bias, has_head_norms = traits_of(model)->head_norms;
     float residual_std = arch_residual_std(model);
     const struct {
@@ -96,8 +96,10 @@ static zero_status_t declare_block(model_t *model, int layer, block_tensors_t *t
         {"self_attn.q_proj.bias", 0, A, ZERO_INIT_ZEROS, 0, false, &t->q_bias, !has_bias},
         {"self_attn.k_proj.bias", 0, kv, ZERO_INIT_ZEROS, 0, true, &t->k_bias, !has_bias},
         {"self_attn.v_proj.bias", 0, kv, ZERO_INIT_ZEROS, 0, true, &t->v_bias, !has_bias},
-        {"self_attn.q_norm.weight", 0, options_head_dim(o), ZERO_INIT_ONES, 0, false, &t->q_norm, !has_head_norms},
-        {"self_attn.k_norm.weight", 0, options_head_dim(o), ZERO_INIT_ONES, 0, false, &t->k_norm, !has_head_norms},
+        {"self_attn.q_norm.weight", 0, options_head_dim(&o->model), ZERO_INIT_ONES, 0, false, &t->q_norm,
+         !has_head_norms},
+        {"self_attn.k_norm.weight", 0, options_head_dim(&o->model), ZERO_INIT_ONES, 0, false, &t->k_norm,
+         !has_head_norms},
         {"self_attn.o_proj.weight", C, A, ZERO_INIT_NORMAL, residual_std, false, &t->attention, false},
         {"post_attention_layernorm.weight", 0, C, ZERO_INIT_ONES, 0, false, &t->norm2, false},
         {"mlp.gate_proj.weight", F, C, ZERO_INIT_NORMAL, ARCH_STD, false, &t->gate, false},
@@ -338,7 +340,7 @@ static zero_status_t block_backward(model_t *model, int l)
     const block_tensors_t *t = &g->blocks[l];
     const layer_activations_t *a = &model->layers[l];
     arch_sizes_t s = arch_sizes(model);
-    options_recompute_t recompute = options_block_recompute(model->options, l);
+    options_recompute_t recompute = options_block_recompute(&model->options->model, l);
     bool light = recompute == RECOMPUTE_LIGHT;
     if (recompute == RECOMPUTE_FULL)
         ZERO_TRY(block_inner(model, l, a->x, NULL));

@@ -19,7 +19,7 @@ static zero_model_limits_t limits(const model_t *model)
     const options_t *o = model->options;
     size_t dim = (size_t)o->model.dim, ffn_dim = (size_t)o->model.ffn_dim, vocab = (size_t)o->model.vocab_size;
     size_t mlp = (size_t)model->ops->mlp_inputs * ffn_dim;
-    size_t qkv = (size_t)((o->model.heads + 2 * o->model.kv_heads) * options_head_dim(o));
+    size_t qkv = (size_t)((o->model.heads + 2 * o->model.kv_heads) * options_head_dim(&o->model));
     size_t narrow = qkv > 3 * dim ? qkv : 3 * dim, widest = mlp > narrow ? mlp : narrow;
     return (zero_model_limits_t){
         .n_rows = (size_t)(o->train.micro_batch * o->model.seq_len),
@@ -27,7 +27,7 @@ static zero_model_limits_t limits(const model_t *model)
         .max_linear = dim * (widest > vocab ? widest : vocab),
         .max_width = widest,
         .n_heads = (size_t)o->model.heads,
-        .head_dim = (size_t)options_head_dim(o),
+        .head_dim = (size_t)options_head_dim(&o->model),
         .n_kv_heads = (size_t)o->model.kv_heads,
         .vocab_size = vocab,
         .dtype = (zero_dtype_t)o->train.precision,
@@ -83,7 +83,7 @@ static size_t cache_bytes(const model_t *model)
     const options_t *o = model->options;
     if (!options_generate(o))
         return 0;
-    return (size_t)(o->model.layers * o->model.seq_len * 2 * o->model.kv_heads * options_head_dim(o)) *
+    return (size_t)(o->model.layers * o->model.seq_len * 2 * o->model.kv_heads * options_head_dim(&o->model)) *
            arch_largest_sizes(model).element_bytes;
 }
 
@@ -108,7 +108,7 @@ static void report_attention(model_t *model)
     if (model->kernels->attention_is_slow &&
         model->kernels->attention_is_slow(&model->ctx, &mask, (size_t)o->train.micro_batch, (size_t)o->model.seq_len,
                                           (size_t)o->model.heads, (size_t)o->model.kv_heads,
-                                          (size_t)options_head_dim(o), why))
+                                          (size_t)options_head_dim(&o->model), why))
         report("warning: attention is computed without tensor cores, and takes several times as long: %s", why);
 }
 
@@ -196,7 +196,7 @@ double model_flops_per_token(const model_t *model)
 {
     const options_t *o = model->options;
     double params = (double)zero_model_n_params(model->declaration) - (double)model->ops->n_lookup_params(model);
-    int64_t width = o->model.heads * options_head_dim(o), seq_len = o->model.seq_len;
+    int64_t width = o->model.heads * options_head_dim(&o->model), seq_len = o->model.seq_len;
     double seen = o->model.window > 0 && o->model.window < seq_len ? (double)o->model.window : (double)seq_len;
     double keys = seen - 0.5 * seen * seen / (double)seq_len; /* of a query, on average; without a window half of all */
     return 6.0 * params + 12.0 * (double)(o->model.layers * width) * keys;

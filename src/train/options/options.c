@@ -72,7 +72,7 @@ zero_config_t options_config(const options_t *o, int world_size)
     zero_config_t config = zero_config_default();
     config.stage = (int)o->zero.stage;
     config.dtype = (zero_dtype_t)o->train.precision;
-    config.micro_steps = options_micro_steps(o, world_size);
+    config.micro_steps = options_micro_steps(&o->train, world_size);
     config.prefetch = (int)o->zero.prefetch;
     config.keep = (int)(o->zero.keep > 0 ? o->zero.keep + 1 : o->zero.keep); /* the head is behind the blocks */
     config.overlap = o->zero.overlap;
@@ -128,7 +128,7 @@ zero_status_t options_check_device(const options_t *options)
 json_t *options_json(const options_t *options)
 {
     json_t *config = json_object();
-    for (const option_row_t *row = option_rows; row < option_rows + n_option_rows; row++) {
+    for (const option_row_t *row = option_rows; row < option_rows + n_recorded_rows; row++) {
         char text[OPTIONS_MAX_PATH + 2];
         option_format(row, options, text);
         if (!json_object_get(config, row->section))

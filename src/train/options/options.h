@@ -34,6 +34,7 @@ typedef enum options_command {
     N_COMMANDS
 } options_command_t;
 typedef enum options_arch { ARCH_GPT2, ARCH_LLAMA, ARCH_MISTRAL, ARCH_QWEN2, ARCH_QWEN3 } options_arch_t;
+typedef enum options_rope { ROPE_DEFAULT, ROPE_LLAMA3 } options_rope_t;
 typedef enum options_recompute { RECOMPUTE_NONE, RECOMPUTE_LIGHT, RECOMPUTE_FULL, RECOMPUTE_AUTO } options_recompute_t;
 typedef enum options_format {
     FORMAT_AUTO,
@@ -46,76 +47,125 @@ typedef enum options_format {
 } options_format_t;
 typedef enum options_documents { DOCUMENTS_JOIN, DOCUMENTS_SEPARATE } options_documents_t;
 typedef enum options_gather { GATHER_BF16, GATHER_FP8 } options_gather_t;
-typedef enum options_fp8 { FP8_NONE, FP8_LINEAR, FP8_LINEAR_EXACT_DW } options_fp8_t;
+typedef enum options_fp8 { FP8_NONE, FP8_LINEAR } options_fp8_t;
 typedef enum options_schedule { SCHEDULE_COSINE, SCHEDULE_LINEAR, SCHEDULE_CONSTANT, SCHEDULE_WSD } options_schedule_t;
 typedef enum options_offload { OFFLOAD_NONE, OFFLOAD_OPTIMIZER } options_offload_t;
 typedef enum options_reduction { REDUCTION_ORDERED, REDUCTION_NCCL } options_reduction_t;
 
+/* The model, and how its activations are kept. */
+typedef struct model_options {
+    int arch;                                                           /* options_arch_t */
+    int64_t layers, dim, heads, kv_heads, ffn_dim, vocab_size, seq_len; /* kv_heads, ffn_dim: 0 = by arch */
+    int64_t head_dim;                                                   /* 0 = dim / heads */
+    int64_t positions;                                                  /* of gpt2; 0 = seq_len */
+    int64_t window;                                                     /* of mistral; 0 = none */
+    int64_t longest; /* sequence that init computes as its family does; 0: any. Set by hf_config.c */
+    bool tied;       /* of the Llama family; gpt2's always is */
+    double norm_eps, rope_theta;
+    int rope;                                          /* options_rope_t */
+    double rope_factor, rope_low_freq, rope_high_freq; /* of Llama 3.1's scaling, or the model's in init; */
+    int64_t rope_original;                             /* not settings. factor 1: no scaling */
+    char init[OPTIONS_MAX_PATH];                       /* "random" or a model directory */
+    char tokenizer[OPTIONS_MAX_PATH];                  /* "": as init, or the checkpoint that is resumed */
+    int recompute;                                     /* options_recompute_t */
+    int64_t recompute_none, recompute_light;           /* of the last blocks, and of those before them; chosen */
+} model_options_t;
+
+/* Where tokens come from. */
+typedef struct data_options {
+    char train[OPTIONS_MAX_PATH], val[OPTIONS_MAX_PATH]; /* comma-separated paths; val "" = none */
+    int format;                                          /* options_format_t */
+    int documents;                                       /* options_documents_t */
+} data_options_t;
+
+/* Steps, batches, optimizer, precision. */
+typedef struct train_options {
+    int64_t steps, micro_batch, global_batch; /* sequences; 0 = derived, micro_batch may be auto */
+    int64_t asked_micro, asked_global;        /* the same before options_resolve; not in the table */
+    double lr, min_lr;                        /* min_lr -1 = lr / 10 */
+    int64_t warmup_steps;
+    int schedule;  /* options_schedule_t */
+    int optimizer; /* zero_optimizer_t */
+    double weight_decay, beta1, beta2, momentum, muon_momentum, eps, grad_clip;
+    int64_t muon_steps;
+    int precision; /* zero_dtype_t */
+    int fp8;       /* options_fp8_t */
+    int64_t seed, eval_every, eval_batches, sample_every;
+} train_options_t;
+
+/* How libzero shards, and moves what is sharded. */
+typedef struct zero_options {
+    int64_t stage;        /* or STAGE_AUTO */
+    int offload;          /* options_offload_t */
+    double offload_ratio; /* or ZERO_OFFLOAD_AUTO */
+    int offload_update;   /* zero_offload_update_t */
+    int64_t offload_threads;
+    double offload_ram;
+    int64_t prefetch;
+    int64_t shard_group; /* or ZERO_SHARD_GROUP_WORLD or _HOST */
+    int64_t keep;        /* blocks, or ZERO_KEEP_AUTO */
+    bool overlap, reduce_every_micro_step, check;
+    int comm;      /* zero_comm_kind_t */
+    int reduction; /* options_reduction_t */
+    int gather;    /* options_gather_t */
+} zero_options_t;
+
+/* Where to compute. */
+typedef struct device_options {
+    int type; /* zero_device_type_t */
+    bool graphs;
+    double memory; /* GiB; 0: what is free */
+} device_options_t;
+
+/* Where and when to save. */
+typedef struct checkpoint_options {
+    char dir[OPTIONS_MAX_PATH];
+    int64_t every, keep;
+    bool async;
+    char memory_dir[OPTIONS_MAX_PATH];
+    int64_t memory_every; /* 0: no checkpoints in memory */
+} checkpoint_options_t;
+
+/* What a run writes beside checkpoints. */
+typedef struct log_options {
+    int64_t every;
+    char metrics[OPTIONS_MAX_PATH], tensorboard[OPTIONS_MAX_PATH], trace[OPTIONS_MAX_PATH];
+} log_options_t;
+
+/* fit's own, and what describes a machine for --plan. */
+typedef struct fit_options {
+    int64_t gpus;               /* --gpus; 0: as many as there are ranks */
+    double gpu_bytes;           /* --gpu-memory; 0: the GPU's */
+    double host_bytes;          /* --host-memory; 0: not given */
+    char gpu[32];               /* --gpu; "": not given */
+    char svg[OPTIONS_MAX_PATH]; /* --svg; "": not given */
+    int64_t file_micro_batch;
+} fit_options_t;
+
+/* generate's own. */
+typedef struct generate_options {
+    const char *prompt;                 /* --prompt, of argv; NULL: not given */
+    char prompt_file[OPTIONS_MAX_PATH]; /* --prompt-file; "": not given */
+    int64_t max_tokens, top_k, seed;    /* top_k 0: all tokens */
+    double temperature, top_p;          /* temperature 0: always the likeliest token; top_p 1: all tokens */
+} generate_options_t;
+
+/* report's own. */
+typedef struct report_options {
+    const char *runs[OPTIONS_MAX_RUNS]; /* of argv: metrics or checkpoints */
+    int n_runs;
+    char output[OPTIONS_MAX_PATH]; /* --output */
+} report_options_t;
+
+/* All of them. A function takes the sections that it reads, and this if those are many. */
 typedef struct options {
-    struct {
-        int arch;                                                           /* options_arch_t */
-        int64_t layers, dim, heads, kv_heads, ffn_dim, vocab_size, seq_len; /* kv_heads, ffn_dim: 0 = by arch */
-        int64_t head_dim;                                                   /* 0 = dim / heads */
-        int64_t positions;                                                  /* of gpt2; 0 = seq_len */
-        int64_t window;                                                     /* of mistral; 0 = none */
-        int64_t longest; /* sequence that init computes as its family does; 0: any. Set by hf_config.c */
-        bool tied;       /* of the Llama family; gpt2's always is */
-        double norm_eps, rope_theta, rope_factor, rope_low_freq, rope_high_freq;
-        int64_t rope_original;
-        char init[OPTIONS_MAX_PATH];             /* "random" or a model directory */
-        char tokenizer[OPTIONS_MAX_PATH];        /* "": as init, or the checkpoint that is resumed */
-        int recompute;                           /* options_recompute_t */
-        int64_t recompute_none, recompute_light; /* of the last blocks, and of those before them */
-    } model;
-    struct {
-        char train[OPTIONS_MAX_PATH], val[OPTIONS_MAX_PATH]; /* comma-separated paths; val "" = none */
-        int format;                                          /* options_format_t */
-        int documents;                                       /* options_documents_t */
-    } data;
-    struct {
-        int64_t steps, micro_batch, global_batch; /* sequences; 0 = derived, micro_batch may be auto */
-        int64_t asked_micro, asked_global;        /* the same before options_resolve; not in the table */
-        double lr, min_lr;                        /* min_lr -1 = lr / 10 */
-        int64_t warmup_steps;
-        int schedule;  /* options_schedule_t */
-        int optimizer; /* zero_optimizer_t */
-        double weight_decay, beta1, beta2, momentum, muon_momentum, eps, grad_clip;
-        int64_t muon_steps;
-        int precision; /* zero_dtype_t */
-        int fp8;       /* options_fp8_t */
-        int64_t seed, eval_every, eval_batches, sample_every;
-    } train;
-    struct {
-        int64_t stage;        /* or STAGE_AUTO */
-        int offload;          /* options_offload_t */
-        double offload_ratio; /* or ZERO_OFFLOAD_AUTO */
-        int offload_update;   /* zero_offload_update_t */
-        int64_t offload_threads;
-        double offload_ram;
-        int64_t prefetch;
-        int64_t shard_group; /* or ZERO_SHARD_GROUP_WORLD or _HOST */
-        int64_t keep;        /* blocks, or ZERO_KEEP_AUTO */
-        bool overlap, reduce_every_micro_step, check;
-        int comm;      /* zero_comm_kind_t */
-        int reduction; /* options_reduction_t */
-        int gather;    /* options_gather_t */
-    } zero;
-    struct {
-        int type; /* zero_device_type_t */
-        bool graphs;
-        double memory; /* GiB; 0: what is free */
-    } device;
-    struct {
-        char dir[OPTIONS_MAX_PATH];
-        int64_t every, keep;
-        bool async;
-        char memory_dir[OPTIONS_MAX_PATH];
-        int64_t memory_every; /* 0: no checkpoints in memory */
-    } checkpoint;
-    struct {
-        int64_t every;
-        char metrics[OPTIONS_MAX_PATH], tensorboard[OPTIONS_MAX_PATH], trace[OPTIONS_MAX_PATH];
-    } log;
+    model_options_t model;
+    data_options_t data;
+    train_options_t train;
+    zero_options_t zero;
+    device_options_t device;
+    checkpoint_options_t checkpoint;
+    log_options_t log;
     /* command line only */
     int command;        /* options_command_t */
     int64_t stop_after; /* --steps N: stop after step N, while the schedule follows train.steps; 0 = train.steps */
@@ -127,25 +177,9 @@ typedef struct options {
     bool plan;                         /* --plan */
     int64_t hosts;                     /* --hosts H, of the plan; 0 = those that the ranks are on */
     bool json;                         /* --json, of fit, evaluate and --plan */
-    struct {
-        int64_t gpus;               /* --gpus; 0: as many as there are ranks */
-        double gpu_bytes;           /* --gpu-memory; 0: the GPU's */
-        double host_bytes;          /* --host-memory; 0: not given */
-        char gpu[32];               /* --gpu; "": not given */
-        char svg[OPTIONS_MAX_PATH]; /* --svg; "": not given */
-        int64_t file_micro_batch;
-    } fit;
-    struct {
-        const char *prompt;                 /* --prompt, of argv; NULL: not given */
-        char prompt_file[OPTIONS_MAX_PATH]; /* --prompt-file; "": not given */
-        int64_t max_tokens, top_k, seed;    /* top_k 0: all tokens */
-        double temperature, top_p;          /* temperature 0: always the likeliest token; top_p 1: all tokens */
-    } generate;
-    struct {
-        const char *runs[OPTIONS_MAX_RUNS]; /* of argv: metrics or checkpoints */
-        int n_runs;
-        char output[OPTIONS_MAX_PATH]; /* --output */
-    } report;
+    fit_options_t fit;
+    generate_options_t generate;
+    report_options_t report;
     char config_path[OPTIONS_MAX_PATH];    /* generate: of the checkpoint */
     uint64_t given[OPTIONS_MAX_KEYS / 64]; /* a bit for each row of option_rows: set by the user; option_is_given() */
 } options_t;
@@ -170,12 +204,12 @@ bool options_are_forward_only(const options_t *options);
 bool options_generate(const options_t *options);
 
 /* Returns what backward recomputes of a block: less of the last ones, as recompute_none and recompute_light say. */
-options_recompute_t options_block_recompute(const options_t *options, int64_t block);
+options_recompute_t options_block_recompute(const model_options_t *model, int64_t block);
 
 /* Returns the rows of a GPT-2's table of positions: seq_len, or more. */
-int64_t options_positions(const options_t *options);
+int64_t options_positions(const model_options_t *model);
 /* Returns the width of a head. */
-int64_t options_head_dim(const options_t *options);
+int64_t options_head_dim(const model_options_t *model);
 
 /* Returns whether a setting is left to the solver. */
 static inline bool options_have_auto(const options_t *o)
@@ -185,10 +219,10 @@ static inline bool options_have_auto(const options_t *o)
 }
 
 /* Returns more bytes than activations or a workspace can take, in floating point. */
-double options_most_bytes(const options_t *options);
+double options_most_bytes(const model_options_t *model, int64_t micro_batch);
 
 /* Returns the micro-steps per step: global_batch / (micro_batch * world_size). */
-int options_micro_steps(const options_t *options, int world_size);
+int options_micro_steps(const train_options_t *train, int world_size);
 
 /* Returns libzero's configuration. */
 zero_config_t options_config(const options_t *options, int world_size);

@@ -58,6 +58,8 @@ zero_status_t placement_check_groups(const options_t *options, const zero_comm_t
 
 /* ---- options resolve ---- */
 
+#define LLAMA3_FACTOR 8.0 /* of RoPE's scaling in Llama 3.1 (Meta 2024) */
+
 /* Returns llama's default ffn_dim: 8/3 dim, with which its three matrices are as large as two of 4 dim (Shazeer 2020,
  * arXiv:2002.05202), rounded up to a multiple that GEMMs run well with. */
 static int64_t llama_ffn_dim(int64_t dim)
@@ -73,39 +75,39 @@ static zero_status_t require_size(const char *key, int64_t value)
     return report_error(ZERO_ERROR_USAGE, "[model] %s is missing: set it, or init to a directory with a model", key);
 }
 
-options_recompute_t options_block_recompute(const options_t *options, int64_t block)
+options_recompute_t options_block_recompute(const model_options_t *model, int64_t block)
 {
-    int64_t from_last = options->model.layers - 1 - block;
-    int recompute = options->model.recompute;
-    if (from_last < options->model.recompute_none)
+    int64_t from_last = model->layers - 1 - block;
+    int recompute = model->recompute;
+    if (from_last < model->recompute_none)
         return RECOMPUTE_NONE;
-    if (from_last < options->model.recompute_none + options->model.recompute_light && recompute == RECOMPUTE_FULL)
+    if (from_last < model->recompute_none + model->recompute_light && recompute == RECOMPUTE_FULL)
         return RECOMPUTE_LIGHT;
     return (options_recompute_t)recompute;
 }
 
-int64_t options_positions(const options_t *options)
+int64_t options_positions(const model_options_t *model)
 {
-    return options->model.positions > options->model.seq_len ? options->model.positions : options->model.seq_len;
+    return model->positions > model->seq_len ? model->positions : model->seq_len;
 }
 
-int64_t options_head_dim(const options_t *options)
+int64_t options_head_dim(const model_options_t *model)
 {
-    return options->model.head_dim > 0 ? options->model.head_dim : options->model.dim / options->model.heads;
+    return model->head_dim > 0 ? model->head_dim : model->dim / model->heads;
 }
 
-static zero_status_t check_heads(const options_t *options)
+static zero_status_t check_heads(const model_options_t *model)
 {
-    int64_t dim = options->model.dim, heads = options->model.heads, head_dim = options->model.head_dim;
+    int64_t dim = model->dim, heads = model->heads, head_dim = model->head_dim;
     if (head_dim == 0 && dim % heads)
         return report_error(ZERO_ERROR_USAGE, "[model] dim: %" PRId64 " is not divisible by heads = %" PRId64, dim,
                             heads);
-    if (options_head_dim(options) > OPTIONS_MAX_HEAD_DIM)
+    if (options_head_dim(model) > OPTIONS_MAX_HEAD_DIM)
         return report_error(ZERO_ERROR_USAGE,
                             "[model] heads: %" PRId64 " of dim = %" PRId64 " are of %" PRId64
                             " elements each, more than %d: take more heads",
-                            heads, dim, options_head_dim(options), OPTIONS_MAX_HEAD_DIM);
-    if (options->model.arch == ARCH_GPT2 && head_dim > 0 && (dim % heads || head_dim != dim / heads))
+                            heads, dim, options_head_dim(model), OPTIONS_MAX_HEAD_DIM);
+    if (model->arch == ARCH_GPT2 && head_dim > 0 && (dim % heads || head_dim != dim / heads))
         return report_error(ZERO_ERROR_USAGE,
                             "[model] head_dim: gpt2's heads have dim / heads = %" PRId64 " / %" PRId64
                             " elements, not %" PRId64 ": leave it out",
@@ -113,73 +115,77 @@ static zero_status_t check_heads(const options_t *options)
     return ZERO_OK;
 }
 
-/* Checks what rotary positions need. */
-static zero_status_t check_rotation(const options_t *options)
+/* Checks what rotary positions need. A model in init has set the numbers of its scaling (hf_config.c); else they are
+ * Llama 3.1's, whose others are the defaults. */
+static zero_status_t resolve_rotation(model_options_t *model)
 {
-    const int64_t head_dim = options_head_dim(options);
-    if (options->model.arch == ARCH_GPT2)
+    const int64_t head_dim = options_head_dim(model);
+    if (model->arch == ARCH_GPT2)
         return ZERO_OK;
     if (head_dim % 2)
         return report_error(ZERO_ERROR_USAGE,
                             "[model] head_dim: %" PRId64
                             " is odd (if it is not set, it is dim / heads), but llama rotates pairs",
                             head_dim);
-    if (options->model.rope_factor > 1.0 && !(options->model.rope_low_freq < options->model.rope_high_freq))
-        return report_error(ZERO_ERROR_USAGE, "[model] rope_low_freq: %g is not smaller than rope_high_freq = %g",
-                            options->model.rope_low_freq, options->model.rope_high_freq);
+    if (model->rope == ROPE_LLAMA3 && model->rope_factor == 1.0)
+        model->rope_factor = LLAMA3_FACTOR;
+    if (model->rope_factor > 1.0 && !(model->rope_low_freq < model->rope_high_freq))
+        return report_error(ZERO_ERROR_USAGE,
+                            "[model] init: low_freq_factor = %g is not smaller than high_freq_factor = %g",
+                            model->rope_low_freq, model->rope_high_freq);
     return ZERO_OK;
 }
 
 /* Only a GPT-2 has a table of positions. Sequences may be shorter. */
-static zero_status_t resolve_positions(options_t *options)
+static zero_status_t resolve_positions(model_options_t *model)
 {
-    int64_t *positions = &options->model.positions;
-    if (options->model.arch != ARCH_GPT2 && *positions > 0)
+    int64_t *positions = &model->positions;
+    if (model->arch != ARCH_GPT2 && *positions > 0)
         return report_error(ZERO_ERROR_USAGE, "[model] positions: only gpt2 has a table of positions, leave it out");
-    if (options->model.arch == ARCH_GPT2 && *positions == 0)
-        *positions = options->model.seq_len;
-    if (*positions > 0 && *positions < options->model.seq_len)
+    if (model->arch == ARCH_GPT2 && *positions == 0)
+        *positions = model->seq_len;
+    if (*positions > 0 && *positions < model->seq_len)
         return report_error(ZERO_ERROR_USAGE,
                             "[model] positions: %" PRId64 " are fewer than seq_len = %" PRId64
                             ": set positions to seq_len or more, or leave it out",
-                            *positions, options->model.seq_len);
+                            *positions, model->seq_len);
     return ZERO_OK;
 }
 
-static zero_status_t resolve_model(options_t *options)
+static zero_status_t resolve_model(model_options_t *model)
 {
-    int64_t dim = options->model.dim, heads = options->model.heads;
-    ZERO_TRY(require_size("layers", options->model.layers));
+    int64_t dim = model->dim, heads = model->heads;
+    ZERO_TRY(require_size("layers", model->layers));
     ZERO_TRY(require_size("dim", dim));
     ZERO_TRY(require_size("heads", heads));
-    ZERO_TRY(check_heads(options));
-    if (options->model.kv_heads == 0)
-        options->model.kv_heads = heads;
-    if (heads % options->model.kv_heads)
+    ZERO_TRY(check_heads(model));
+    if (model->kv_heads == 0)
+        model->kv_heads = heads;
+    if (heads % model->kv_heads)
         return report_error(ZERO_ERROR_USAGE, "[model] heads: %" PRId64 " is not divisible by kv_heads = %" PRId64,
-                            heads, options->model.kv_heads);
-    if (options->model.arch == ARCH_GPT2 && options->model.kv_heads != heads)
+                            heads, model->kv_heads);
+    if (model->arch == ARCH_GPT2 && model->kv_heads != heads)
         return report_error(ZERO_ERROR_USAGE, "[model] kv_heads: gpt2 has as many as heads = %" PRId64 ", not %" PRId64,
-                            heads, options->model.kv_heads);
-    if (options->model.head_dim == 0)
-        options->model.head_dim = dim / heads;
-    ZERO_TRY(check_rotation(options));
-    if (options->model.window > 0 && options->model.arch != ARCH_MISTRAL)
+                            heads, model->kv_heads);
+    if (model->head_dim == 0)
+        model->head_dim = dim / heads;
+    ZERO_TRY(resolve_rotation(model));
+    if (model->window > 0 && model->arch != ARCH_MISTRAL)
         return report_error(ZERO_ERROR_USAGE,
                             "[model] window: only mistral has one, set arch = mistral or leave it out");
-    if (options->model.vocab_size == 0)
-        options->model.vocab_size = 256; /* bytes */
-    if (options->model.seq_len == 0)
-        options->model.seq_len = OPTIONS_SEQ_LEN;
-    ZERO_TRY(resolve_positions(options));
-    if (options->model.ffn_dim == 0)
-        options->model.ffn_dim = options->model.arch == ARCH_GPT2 ? 4 * dim : llama_ffn_dim(dim);
+    if (model->vocab_size == 0)
+        model->vocab_size = 256; /* bytes */
+    if (model->seq_len == 0)
+        model->seq_len = OPTIONS_SEQ_LEN;
+    ZERO_TRY(resolve_positions(model));
+    if (model->ffn_dim == 0)
+        model->ffn_dim = model->arch == ARCH_GPT2 ? 4 * dim : llama_ffn_dim(dim);
     return ZERO_OK;
 }
 
-static zero_status_t resolve_batch(options_t *options, int64_t world_size)
+static zero_status_t resolve_batch(train_options_t *train, int64_t world_size)
 {
-    int64_t micro = options->train.micro_batch, global = options->train.global_batch;
+    int64_t micro = train->micro_batch, global = train->global_batch;
     if (micro == MICRO_BATCH_AUTO && global == 0)
         return report_error(ZERO_ERROR_USAGE, "[train] micro_batch = auto: set global_batch, the sequences of a step, "
                                               "which it divides");
@@ -202,21 +208,21 @@ static zero_status_t resolve_batch(options_t *options, int64_t world_size)
                             "[train] global_batch: %" PRId64 " is not divisible by micro_batch * ranks = %" PRId64
                             " * %" PRId64,
                             global, micro, world_size);
-    options->train.micro_batch = micro;
-    options->train.global_batch = global;
+    train->micro_batch = micro;
+    train->global_batch = global;
     return ZERO_OK;
 }
 
 /* Upper bounds, in fp32: no architecture keeps this much per layer (arch.c), and no kernel's workspace is as large. */
-double options_most_bytes(const options_t *o)
+double options_most_bytes(const model_options_t *model, int64_t micro_batch)
 {
-    const double micro = o->train.micro_batch == MICRO_BATCH_AUTO ? 1.0 : (double)o->train.micro_batch;
-    const double rows = micro * (double)o->model.seq_len, vocab = (double)o->model.vocab_size;
-    const double heads = (double)o->model.heads, ffn = (double)o->model.ffn_dim;
-    const double dim = fmax((double)o->model.dim, heads * (double)options_head_dim(o));
-    const double bytes[] = {4.0 * rows * (double)(o->model.layers + 4) * (16.0 * dim + 8.0 * ffn + 4.0 * heads + 16.0),
+    const double micro = micro_batch == MICRO_BATCH_AUTO ? 1.0 : (double)micro_batch;
+    const double rows = micro * (double)model->seq_len, vocab = (double)model->vocab_size;
+    const double heads = (double)model->heads, ffn = (double)model->ffn_dim;
+    const double dim = fmax((double)model->dim, heads * (double)options_head_dim(model));
+    const double bytes[] = {4.0 * rows * (double)(model->layers + 4) * (16.0 * dim + 8.0 * ffn + 4.0 * heads + 16.0),
                             16.0 * rows * vocab, 16.0 * dim * (vocab + 4.0 * ffn + 4.0 * dim),
-                            4.0 * rows * heads * (double)o->model.seq_len};
+                            4.0 * rows * heads * (double)model->seq_len};
     double most = bytes[0];
     for (size_t i = 1; i < sizeof bytes / sizeof bytes[0]; i++)
         most = bytes[i] > most ? bytes[i] : most;
@@ -227,7 +233,8 @@ double options_most_bytes(const options_t *o)
  * fewer than 2^31, and all activations and workspaces together smaller than 2^62 bytes. */
 static zero_status_t check_sizes(const options_t *o)
 {
-    const double rows = (double)o->train.micro_batch * (double)o->model.seq_len, bytes = options_most_bytes(o);
+    const double rows = (double)o->train.micro_batch * (double)o->model.seq_len,
+                 bytes = options_most_bytes(&o->model, o->train.micro_batch);
     const double tokens = (double)o->train.steps * (double)o->train.global_batch * (double)o->model.seq_len;
     if (tokens >= 0x1p61)
         return report_error(ZERO_ERROR_USAGE,
@@ -247,24 +254,10 @@ static zero_status_t check_sizes(const options_t *o)
     return ZERO_OK;
 }
 
-static zero_status_t check_recompute(const options_t *o)
-{
-    int64_t n = o->model.recompute_none + o->model.recompute_light;
-    if (n > 0 && o->model.recompute == RECOMPUTE_AUTO)
-        return report_error(ZERO_ERROR_USAGE, "[model] recompute = auto decides for every block: leave recompute_none "
-                                              "and recompute_light out, or set recompute");
-    if (n > o->model.layers)
-        return report_error(ZERO_ERROR_USAGE,
-                            "[model] recompute_none, recompute_light: together %" PRId64
-                            " blocks, and the model has %" PRId64,
-                            n, o->model.layers);
-    return ZERO_OK;
-}
-
 /* Checks that the blocks' products have extents that GPUs can multiply in fp8. */
 static zero_status_t check_fp8(const options_t *o)
 {
-    const int64_t head_dim = options_head_dim(o);
+    const int64_t head_dim = options_head_dim(&o->model);
     const struct {
         const char *keys, *matrix;
         int64_t extent;
@@ -361,10 +354,9 @@ static zero_status_t resolve_checkpoints(const options_t *options)
 zero_status_t options_resolve(options_t *options, int world_size)
 {
     options_t resolved = *options;
-    ZERO_TRY(resolve_model(&resolved));
-    ZERO_TRY(resolve_batch(&resolved, world_size));
+    ZERO_TRY(resolve_model(&resolved.model));
+    ZERO_TRY(resolve_batch(&resolved.train, world_size));
     ZERO_TRY(check_sizes(&resolved));
-    ZERO_TRY(check_recompute(&resolved));
     ZERO_TRY(check_fp8(&resolved));
     ZERO_TRY(resolve_schedule(&resolved));
     ZERO_TRY(check_groups(&resolved, world_size));
@@ -374,7 +366,7 @@ zero_status_t options_resolve(options_t *options, int world_size)
     return ZERO_OK;
 }
 
-int options_micro_steps(const options_t *options, int world_size)
+int options_micro_steps(const train_options_t *train, int world_size)
 {
-    return (int)(options->train.global_batch / (options->train.micro_batch * world_size));
+    return (int)(train->global_batch / (train->micro_batch * world_size));
 }

@@ -1,4 +1,5 @@
-/* options_suggest.c - guesses which name was meant: by what other trainers call it, else by edit distance. */
+/* options_suggest.c - guesses which name was meant: by what other trainers call it, else by edit distance. Says what
+ * replaces settings that were removed. */
 #include "train/options/options_table.h"
 
 #include <ctype.h>
@@ -68,6 +69,20 @@ const other_name_t other_names[] = {
 };
 const int n_other_names = (int)(sizeof other_names / sizeof other_names[0]);
 
+#define LLAMA3 "rope = llama3, Llama 3.1's scaling; a model in init brings its own numbers"
+#define MIXED "recompute = auto, which chooses for every block"
+
+const removed_setting_t removed_settings[] = {
+    {"train", "fp8", "linear-exact-dw", "fp8 = linear, or none where gradients of weights must be products in bf16"},
+    {"model", "rope_factor", NULL, LLAMA3},
+    {"model", "rope_low_freq", NULL, LLAMA3},
+    {"model", "rope_high_freq", NULL, LLAMA3},
+    {"model", "rope_original", NULL, LLAMA3},
+    {"model", "recompute_none", NULL, MIXED},
+    {"model", "recompute_light", NULL, MIXED},
+};
+const int n_removed_settings = (int)(sizeof removed_settings / sizeof removed_settings[0]);
+
 /* Returns the fewest insertions, deletions, substitutions and swaps of neighbours that turn a into b (optimal string
  * alignment; Damerau 1964), ignoring case. A word longer than MAX_WORD resembles no other. */
 static int edit_distance(const char *a, const char *b)
@@ -114,6 +129,18 @@ void near_miss_offer(near_miss_t *near, const char *name, const void *candidate)
     near->best = candidate;
 }
 
+const char *suggest_for_removed(const char *section, const char *key, const char *value)
+{
+    for (int i = 0; i < n_removed_settings; i++) {
+        const removed_setting_t *removed = &removed_settings[i];
+        bool is_section = !section[0] || strcmp(removed->section, section) == 0;
+        bool is_value = value && removed->value ? strcmp(removed->value, value) == 0 : value == removed->value;
+        if (is_section && is_value && strcmp(removed->key, key) == 0)
+            return removed->instead;
+    }
+    return NULL;
+}
+
 const char *suggest_value(const char *typed)
 {
     for (int i = 0; i < n_other_names; i++)
@@ -124,6 +151,11 @@ const char *suggest_value(const char *typed)
 
 void suggest_key(const char *section, const char *key, char *text, size_t n_bytes)
 {
+    const char *instead = suggest_for_removed(section, key, NULL);
+    if (instead) {
+        snprintf(text, n_bytes, "; it was removed: use %s", instead);
+        return;
+    }
     for (int i = 0; i < n_other_names; i++)
         if (other_names[i].section && other_names[i].ours && strcmp(other_names[i].theirs, key) == 0) {
             snprintf(text, n_bytes, "; here it is [%s] %s", other_names[i].section, other_names[i].ours);

@@ -5,6 +5,7 @@
 
 static const option_choice_t ARCHS[] = {{"gpt2", ARCH_GPT2},   {"llama", ARCH_LLAMA}, {"mistral", ARCH_MISTRAL},
                                         {"qwen2", ARCH_QWEN2}, {"qwen3", ARCH_QWEN3}, {0}};
+static const option_choice_t ROPES[] = {{"default", ROPE_DEFAULT}, {"llama3", ROPE_LLAMA3}, {0}};
 static const option_choice_t RECOMPUTES[] = {
     {"none", RECOMPUTE_NONE}, {"light", RECOMPUTE_LIGHT}, {"full", RECOMPUTE_FULL}, {"auto", RECOMPUTE_AUTO}, {0}};
 static const option_choice_t FORMATS[] = {{"auto", FORMAT_AUTO},           {"text", FORMAT_TEXT},
@@ -25,8 +26,7 @@ static const option_choice_t OPTIMIZERS[] = {{"adamw", ZERO_OPTIMIZER_ADAMW},
                                              {"muon", ZERO_OPTIMIZER_MUON},
                                              {"adamw8bit", ZERO_OPTIMIZER_ADAMW8BIT},
                                              {0}};
-static const option_choice_t FP8S[] = {
-    {"none", FP8_NONE}, {"linear", FP8_LINEAR}, {"linear-exact-dw", FP8_LINEAR_EXACT_DW}, {0}};
+static const option_choice_t FP8S[] = {{"none", FP8_NONE}, {"linear", FP8_LINEAR}, {0}};
 static const option_choice_t OFFLOADS[] = {{"none", OFFLOAD_NONE}, {"optimizer", OFFLOAD_OPTIMIZER}, {0}};
 static const option_choice_t SHARD_GROUPS[] = {{"world", ZERO_SHARD_GROUP_WORLD}, {"host", ZERO_SHARD_GROUP_HOST}, {0}};
 static const option_choice_t OFFLOAD_UPDATES[] = {{"auto", ZERO_OFFLOAD_UPDATE_AUTO},
@@ -107,23 +107,14 @@ const option_row_t option_rows[] = {
     REAL(model, norm_eps, "1e-5", 1e-30, 1.0, NULL, "Epsilon of LayerNorm and RMSNorm."),
     REAL(model, rope_theta, "10000", 1.0, 1e12, NULL,
         "All but gpt2: base of RoPE's frequencies; Llama 3 uses 500000."),
-    REAL(model, rope_factor, "1", 1.0, 1e6, NULL,
-        "All but gpt2: factor of Llama 3.1's RoPE scaling. 1: none."),
-    REAL(model, rope_low_freq, "1", 1e-3, 1e6, NULL,
-        "With rope_factor: wavelengths over rope_original / this are scaled in full."),
-    REAL(model, rope_high_freq, "4", 1e-3, 1e6, NULL,
-        "With rope_factor: wavelengths below rope_original / this are not scaled."),
-    INTEGER(model, rope_original, "8192", 1, 1 << 24, NULL,
-        "With rope_factor: the positions that the model was made for before scaling."),
+    CHOICE(model, rope, "default", ROPES,
+        "All but gpt2: how RoPE is scaled. llama3: as in Llama 3.1, or as the model in init says."),
     TEXT(model, init, "random", false,
         "Initial weights: random, or the directory of a Hugging Face model or of checkpoints."),
     TEXT(model, tokenizer, "", true,
         "Directory whose tokenizer files go into every checkpoint. Empty: that of init."),
     CHOICE(model, recompute, "none", RECOMPUTES,
-        "What backward recomputes: nothing, cheap operations, whole blocks; auto: what is fastest."),
-    INTEGER(model, recompute_none, "0", 0, 10000, NULL, "Blocks, the last ones, that recompute nothing."),
-    INTEGER(model, recompute_light, "0", 0, 10000, NULL,
-        "Blocks, before those, that recompute cheap operations at most."),
+        "What backward recomputes: nothing, cheap operations, whole blocks; auto: fastest for each."),
 
     TEXT(data, train, NULL, false, "Files to train on, separated by commas. Required."),
     TEXT(data, val, "", true, "Files to evaluate on, separated by commas. Empty: no evaluation."),
@@ -159,8 +150,7 @@ const option_row_t option_rows[] = {
         "Largest global gradient norm; larger gradients are scaled down to it. 0: no clipping."),
     CHOICE(train, precision, "bf16", PRECISIONS,
         "Data type of parameters and gradients. Master weights are always fp32."),
-    CHOICE(train, fp8, "none", FP8S,
-        "With bf16: the blocks' linear layers in fp8. linear-exact-dw: weight gradients in bf16."),
+    CHOICE(train, fp8, "none", FP8S, "With bf16: the products of the blocks' linear layers in fp8."),
     INTEGER(train, seed, "1", 0, INT64_MAX, NULL, "Seed of the initial weights and of the order of the data."),
     INTEGER(train, eval_every, "0", 0, 1000 * BILLION, NULL,
         "Steps between evaluations on data.val. 0: only after the last step."),
@@ -213,18 +203,39 @@ const option_row_t option_rows[] = {
     TEXT(log, metrics, "", true, "File for metrics, one JSON object per step. Empty: none."),
     TEXT(log, tensorboard, "", true, "Directory for TensorBoard event files. Empty: none."),
     TEXT(log, trace, "", true, "File for a timeline of every rank, for ui.perfetto.dev. Empty: none."),
+
+    /* Recorded only. */
+    REAL(model, rope_factor, "1", 1.0, 1e6, NULL, "Wavelengths over original / low_freq are scaled by this."),
+    REAL(model, rope_low_freq, "1", 1e-3, 1e6, NULL, "Where scaling in full begins."),
+    REAL(model, rope_high_freq, "4", 1e-3, 1e6, NULL, "Wavelengths below original / this are not scaled."),
+    INTEGER(model, rope_original, "8192", 1, 1 << 24, NULL, "Positions that the model was made for before scaling."),
+    INTEGER(model, recompute_none, "0", 0, 10000, NULL, "Blocks, the last ones, that recompute nothing."),
+    INTEGER(model, recompute_light, "0", 0, 10000, NULL,
+        "Blocks, before those, that recompute cheap operations at most."),
 };
 /* clang-format on */
 
-const int n_option_rows = (int)(sizeof option_rows / sizeof option_rows[0]);
+enum { N_RECORDED_ONLY = 6 };
+const int n_recorded_rows = (int)(sizeof option_rows / sizeof option_rows[0]);
+const int n_option_rows = (int)(sizeof option_rows / sizeof option_rows[0]) - N_RECORDED_ONLY;
 _Static_assert(sizeof option_rows / sizeof option_rows[0] <= OPTIONS_MAX_KEYS, "options_t.given has too few bits");
 
-const option_row_t *option_row_find(const char *section, const char *key)
+static const option_row_t *find_row(const char *section, const char *key, int n_rows)
 {
-    for (int i = 0; i < n_option_rows; i++)
+    for (int i = 0; i < n_rows; i++)
         if (strcmp(option_rows[i].section, section) == 0 && strcmp(option_rows[i].key, key) == 0)
             return &option_rows[i];
     return NULL;
+}
+
+const option_row_t *option_row_find(const char *section, const char *key)
+{
+    return find_row(section, key, n_option_rows);
+}
+
+const option_row_t *option_row_find_recorded(const char *section, const char *key)
+{
+    return find_row(section, key, n_recorded_rows);
 }
 
 bool option_begins_section(const option_row_t *row)

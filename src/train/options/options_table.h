@@ -3,7 +3,7 @@
  *   options_table.c         the rows
  *   options.c               all of these in order; what depends on the device; values for checkpoints and metrics;
  * --help options_value.c         one value: text to field and back, with type, range and choices checked
- *   options_suggest.c       near misses
+ *   options_suggest.c       near misses, settings that were removed
  *   options_file.c          CFG.ini
  *   options_command_line.c  argv, with the table of its options (options_rows.h numbers them)
  *   options_commands.c      fit, evaluate: their words, and which options are theirs
@@ -40,11 +40,13 @@ typedef struct option_row {
     const char *help;               /* a sentence */
 } option_row_t;
 
-/* Rows are in the order in which they are printed; those of a section are together. */
+/* Rows are in the order in which they are printed; those of a section are together. Behind the n_option_rows settings
+ * are fields that checkpoints and metrics record like settings, though nobody sets them: a model or the solver does. */
 extern const option_row_t option_rows[];
-extern const int n_option_rows;
+extern const int n_option_rows, n_recorded_rows; /* settings; all */
 
-const option_row_t *option_row_find(const char *section, const char *key); /* NULL: there is none */
+const option_row_t *option_row_find(const char *section, const char *key);          /* NULL: there is no such setting */
+const option_row_t *option_row_find_recorded(const char *section, const char *key); /* also of what is only recorded */
 /* Whether the user has set the key, also to its default, and not to the value that derives it. */
 bool option_is_given(const options_t *options, const option_row_t *row);
 bool option_begins_section(const option_row_t *row);
@@ -89,6 +91,18 @@ typedef struct other_name {
 extern const other_name_t other_names[];
 extern const int n_other_names;
 
+/* Settings, or values of a setting, that earlier versions had. */
+typedef struct removed_setting {
+    const char *section, *key, *value; /* value NULL: the setting as a whole */
+    const char *instead;               /* what to set in its place */
+} removed_setting_t;
+
+extern const removed_setting_t removed_settings[];
+extern const int n_removed_settings;
+
+/* Returns what replaces a removed value, or with value NULL a removed setting; NULL: it was not removed. An empty
+ * section matches all. */
+const char *suggest_for_removed(const char *section, const char *key, const char *value);
 /* Returns our name for another program's value; NULL: unknown. */
 const char *suggest_value(const char *typed);
 /* Write "; did you mean [train] lr?", or where to look. */

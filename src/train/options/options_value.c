@@ -91,11 +91,16 @@ static const char *choice_name(const option_row_t *row, int64_t value)
     return NULL;
 }
 
-/* Says what the row's values are, and which of them was probably meant. */
+/* Says what the row's values are, and which of them was probably meant, or replaces a removed one. */
 static void explain_values(const option_row_t *row, const char *text, char problem[OPTION_MAX_PROBLEM])
 {
+    const char *instead = suggest_for_removed(row->section, row->key, text);
     near_miss_t near = near_miss_begin(text);
     char values[128];
+    if (instead) {
+        snprintf(problem, OPTION_MAX_PROBLEM, "'" SHOWN "' was removed: use %s", text, instead);
+        return;
+    }
     for (const option_choice_t *choice = row->choices; choice && choice->name; choice++)
         near_miss_offer(&near, choice->name, choice->name);
     if (row->word)
@@ -221,7 +226,7 @@ void options_set_defaults(options_t *options)
 {
     memset(options, 0, sizeof *options);
     char problem[OPTION_MAX_PROBLEM];
-    for (int i = 0; i < n_option_rows; i++)
+    for (int i = 0; i < n_recorded_rows; i++)
         if (option_rows[i].initial)
             (void)set_field(&option_rows[i], option_rows[i].initial, options, problem); /* a test sets every one */
     memset(options->given, 0, sizeof options->given);

@@ -186,17 +186,16 @@ static zero_status_t write_file(const char *path, const json_t *runs)
     return failed ? report_error(ZERO_ERROR_IO, "report: writing '%s' failed: %s", path, strerror(errno)) : status;
 }
 
-zero_status_t page_write(const options_t *options)
+zero_status_t page_write(const report_options_t *options)
 {
     json_t *runs = json_array();
     zero_status_t status = runs ? ZERO_OK : report_error(ZERO_ERROR_MEMORY, "report: no memory");
-    for (int i = 0; i < options->report.n_runs && status == ZERO_OK; i++)
-        status = page_read_run(options->report.runs[i], runs);
+    for (int i = 0; i < options->n_runs && status == ZERO_OK; i++)
+        status = page_read_run(options->runs[i], runs);
     if (status == ZERO_OK)
-        status = write_file(options->report.output, runs);
+        status = write_file(options->output, runs);
     json_decref(runs);
     if (status == ZERO_OK)
-        report("%d run%s in %s", options->report.n_runs, options->report.n_runs == 1 ? "" : "s",
-               options->report.output);
+        report("%d run%s in %s", options->n_runs, options->n_runs == 1 ? "" : "s", options->output);
     return status;
 }

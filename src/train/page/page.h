@@ -30,10 +30,10 @@ void page_read_timeline(struct json_t *run);
 
 /* ---- page ---- */
 
-/* Writes options->report.output. A run is a file of metrics, or a checkpoint or a directory of them, whose state.json
+/* Writes options->output. A run is a file of metrics, or a checkpoint or a directory of them, whose state.json
  * says what the configuration was and where the metrics are. The trace that the run's metrics name is read, too, if it
  * is there. Called on rank 0. */
-zero_status_t page_write(const options_t *options);
+zero_status_t page_write(const report_options_t *options);
 
 /* page.html: styles, an empty script of type application/json, into which the runs are put, and the script that draws
  * them. Plain SVG, no library. */

@@ -175,12 +175,8 @@ static void describe_change(const fit_t *fit, const fit_choice_t *given, const f
 #define APPEND(...) n += n < n_bytes ? (size_t)snprintf(text + n, n_bytes - n, __VA_ARGS__) : 0
     if (c->stage != given->stage)
         APPEND(" --set zero.stage=%d", c->stage);
-    if (c->recompute != given->recompute)
-        APPEND(" --set model.recompute=%s", fit_recompute_name(c->recompute));
-    if (c->none != given->none)
-        APPEND(" --set model.recompute_none=%" PRId64, c->none);
-    if (c->light != given->light)
-        APPEND(" --set model.recompute_light=%" PRId64, c->light);
+    if (changes_of(c, given, false) & CHANGES_RECOMPUTE)
+        APPEND(" --set model.recompute=%s", fit_recompute_setting(c));
     if (c->micro_batch != given->micro_batch)
         APPEND(" --set train.micro_batch=%" PRId64, c->micro_batch);
     if (c->micro_batch != given->micro_batch || sets_global)

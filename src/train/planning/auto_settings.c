@@ -37,12 +37,12 @@ zero_status_t fit_find_available(zero_comm_t *comm, const zero_device_t *device,
     return find_least(comm, zero_device_available(device), available);
 }
 
-zero_status_t fit_find_host_bytes(const options_t *o, zero_comm_t *comm, int ranks_per_host, uint64_t *host_bytes)
+zero_status_t fit_find_host_bytes(const zero_options_t *o, zero_comm_t *comm, int ranks_per_host, uint64_t *host_bytes)
 {
     uint64_t total, available, each;
     zero_host_memory(&total, &available);
-    ZERO_TRY(find_least(comm, zero_pinned_to_plan(o->zero.offload_ram, zero_comm_local_size(comm), total, available),
-                        &each));
+    ZERO_TRY(
+        find_least(comm, zero_pinned_to_plan(o->offload_ram, zero_comm_local_size(comm), total, available), &each));
     *host_bytes = each * (uint64_t)ranks_per_host;
     return ZERO_OK;
 }
@@ -57,7 +57,7 @@ static zero_status_t find_machine(const options_t *o, zero_comm_t *comm, const z
     ZERO_TRY(report_agree(comm, placement_find(comm, &placement)));
     *machine = (fit_machine_t){
         .n_ranks = zero_comm_size(comm), .ranks_per_host = placement.fewest, .kind = zero_comm_get_kind(comm)};
-    ZERO_TRY(fit_find_host_bytes(o, comm, placement.fewest, &machine->host_bytes));
+    ZERO_TRY(fit_find_host_bytes(&o->zero, comm, placement.fewest, &machine->host_bytes));
     if (zero_device_get_type(device) == ZERO_DEVICE_CPU)
         return fit_rates_of_this_cpu(comm, &machine->rates);
     bool is_known;
@@ -66,9 +66,9 @@ static zero_status_t find_machine(const options_t *o, zero_comm_t *comm, const z
     return fit_rates_choose(comm, &wanted, &machine->rates, &is_known);
 }
 
-uint64_t fit_limited(const options_t *o, uint64_t available)
+uint64_t fit_limited(const device_options_t *o, uint64_t available)
 {
-    uint64_t limit = o->device.memory > 0.0 ? (uint64_t)(o->device.memory * 0x1p30) : UINT64_MAX;
+    uint64_t limit = o->memory > 0.0 ? (uint64_t)(o->memory * 0x1p30) : UINT64_MAX;
     return limit < available ? limit : available;
 }
 
@@ -78,10 +78,12 @@ void fit_describe_point(const options_t *asked, const fit_point_t *point, uint64
     bool offloads = asked->zero.offload == OFFLOAD_OPTIMIZER && asked->device.type != ZERO_DEVICE_CPU;
     bool keeps = asked->zero.keep == ZERO_KEEP_AUTO && asked->device.type != ZERO_DEVICE_CPU;
     fit_unit_t unit = fit_unit_of(point->bytes);
-    size_t n = (size_t)snprintf(text, n_bytes, "stage %d, recompute %s", c->stage, fit_recompute_name(c->recompute));
+    char recompute[FIT_MIX_BYTES];
+    fit_describe_recompute(c, asked->model.layers, recompute);
+    size_t n = (size_t)snprintf(text, n_bytes, "stage %d, recompute %s", c->stage, recompute);
 #define APPEND(...) n += n < n_bytes ? (size_t)snprintf(text + n, n_bytes - n, __VA_ARGS__) : 0
     if (fit_is_mixed(c))
-        APPEND(" (recompute_none %" PRId64 ", recompute_light %" PRId64 ")", c->none, c->light);
+        APPEND(" (full+light+none)");
     APPEND(", micro_batch %" PRId64, c->micro_batch);
     if (offloads && asked->zero.offload_ratio == (double)ZERO_OFFLOAD_AUTO)
         APPEND(", offload_ratio %.4g", c->offload_ratio);
@@ -175,7 +177,7 @@ static zero_status_t settle_on(options_t *o, zero_comm_t *comm, const zero_devic
     const options_t asked = *o;
     ZERO_TRY(find_machine(o, comm, device, &machine));
     ZERO_TRY(fit_find_available(comm, device, &available));
-    uint64_t budget = fit_limited(o, zero_bytes_to_plan(available));
+    uint64_t budget = fit_limited(&o->device, zero_bytes_to_plan(available));
     ZERO_TRY(report_agree(comm, fit_choose(o, &machine, budget, &chosen)));
     ZERO_TRY(take_rank_0s(comm, o, &chosen));
     fit_describe_point(&asked, &chosen, budget, text, sizeof text);
@@ -205,7 +207,7 @@ zero_status_t fit_check(const options_t *o, zero_comm_t *comm, const zero_device
     ZERO_TRY(fit_find_available(comm, device, &available));
     options_t resolved = *o;
     resolved.device.type = (int)zero_device_get_type(device);
-    ZERO_TRY(fit_create(&resolved, &machine, fit_limited(o, available), &fit));
+    ZERO_TRY(fit_create(&resolved, &machine, fit_limited(&o->device, available), &fit));
     fit_choice_t choice = fit_choice_of(&resolved);
     zero_status_t status = fit_evaluate(fit, &choice, &given);
     if (status == ZERO_OK && !given.fits)

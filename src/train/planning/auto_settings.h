@@ -20,7 +20,7 @@ zero_status_t fit_choose(options_t *options, const fit_machine_t *machine, uint6
 void fit_describe_point(const options_t *asked, const fit_point_t *point, uint64_t budget, char *text, size_t n_bytes);
 
 /* Returns the available bytes, or [device] memory if that is less. */
-uint64_t fit_limited(const options_t *options, uint64_t available);
+uint64_t fit_limited(const device_options_t *options, uint64_t available);
 
 /* Returns ZERO_ERROR_MEMORY if the run does not fit into what is free on every rank, after lines that say what holds
  * how much and what would fit. *planned: what each rank will hold. [collective] */
@@ -36,7 +36,7 @@ zero_status_t fit_find_available(zero_comm_t *comm, const zero_device_t *device,
 
 /* Finds what the ranks of a host may take of its memory for offload, of the host where each may take least.
  * [collective] */
-zero_status_t fit_find_host_bytes(const options_t *options, zero_comm_t *comm, int ranks_per_host,
+zero_status_t fit_find_host_bytes(const zero_options_t *options, zero_comm_t *comm, int ranks_per_host,
                                   uint64_t *host_bytes);
 
 #endif

@@ -115,13 +115,13 @@ static zero_status_t measure(zero_comm_t *comm, zero_device_t *device, fit_measu
     return ZERO_OK;
 }
 
-zero_status_t calibrate_command(const options_t *o, zero_comm_t *comm)
+zero_status_t calibrate_command(zero_device_type_t type, zero_comm_t *comm)
 {
     zero_device_t *device;
     fit_measured_t measured = {0};
     double waits_share = 0.0;
     fit_measured_clear(&measured);
-    ZERO_TRY(report_agree(comm, zero_device_create((zero_device_type_t)o->device.type, comm, &device)));
+    ZERO_TRY(report_agree(comm, zero_device_create(type, comm, &device)));
     name_machine(comm, device, &measured);
     zero_status_t status = measure(comm, device, &measured, &waits_share);
     zero_device_destroy(device);

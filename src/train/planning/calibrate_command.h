@@ -6,7 +6,7 @@
 
 /* Measures the rates of this machine with all ranks at work, prints them, and keeps them for fit, for settings that are
  * auto, and for advice (rates_cache.h). [collective] */
-zero_status_t calibrate_command(const options_t *options, zero_comm_t *comm);
+zero_status_t calibrate_command(zero_device_type_t type, zero_comm_t *comm);
 
 /* ---- core waits ---- */
 /* How long threads waited for a core: a sign that other processes took it. For calibrate. */

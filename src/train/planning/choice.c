@@ -90,7 +90,7 @@ zero_status_t fit_plan_of(fit_t *fit, const zero_memory_t **memory)
 {
     const options_t *o = &fit->options;
     fit_plan_t plan = {.stage = (int)o->zero.stage,
-                       .accumulates = options_micro_steps(o, fit->machine.n_ranks) > 1,
+                       .accumulates = options_micro_steps(&o->train, fit->machine.n_ranks) > 1,
                        .offload_ratio = o->zero.offload == OFFLOAD_OPTIMIZER ? o->zero.offload_ratio : 0.0,
                        .keep = o->zero.keep};
     for (int i = 0; i < fit->n_plans; i++) {

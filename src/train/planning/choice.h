@@ -16,7 +16,7 @@
 
 typedef struct fit_choice {
     int stage, recompute;
-    int64_t none, light; /* [model] recompute_none and recompute_light */
+    int64_t none, light; /* recompute_none and recompute_light of options_t.model */
     int64_t micro_batch;
     double offload_ratio; /* 0: nothing, or the options don't offload */
     int64_t keep;

@@ -78,41 +78,41 @@ typedef struct target {
     uint64_t available;
 } target_t;
 
-zero_status_t fit_describe_gpu(const options_t *o, zero_comm_t *comm, fit_rates_t *rates, uint64_t *available)
+zero_status_t fit_describe_gpu(const fit_options_t *o, bool in_fp8, zero_comm_t *comm, fit_rates_t *rates,
+                               uint64_t *available)
 {
     bool is_known;
-    int n_ranks = o->fit.gpus > 0 ? (int)o->fit.gpus : zero_comm_size(comm);
-    fit_wanted_t wanted = {
-        .is_gpu = true, .gpu = o->fit.gpu, .ranks = n_ranks < GPUS_OF_A_HOST ? n_ranks : GPUS_OF_A_HOST};
+    int n_ranks = o->gpus > 0 ? (int)o->gpus : zero_comm_size(comm);
+    fit_wanted_t wanted = {.is_gpu = true, .gpu = o->gpu, .ranks = n_ranks < GPUS_OF_A_HOST ? n_ranks : GPUS_OF_A_HOST};
     ZERO_TRY(fit_rates_choose(comm, &wanted, rates, &is_known));
     if (!is_known)
         return report_error(ZERO_ERROR_USAGE,
                             "--gpu: '%s' is unknown: take H200, H100, A100 or A100-40GB, the nearest "
                             "to yours, with --gpu-memory",
-                            o->fit.gpu);
-    if (o->train.fp8 != FP8_NONE && rates->fp8 == 0.0)
+                            o->gpu);
+    if (in_fp8 && rates->fp8 == 0.0)
         return report_error(ZERO_ERROR_USAGE, "[train] fp8: an %s has none: use none", rates->name);
-    double bytes = o->fit.gpu_bytes > 0.0 ? o->fit.gpu_bytes : rates->memory_bytes;
+    double bytes = o->gpu_bytes > 0.0 ? o->gpu_bytes : rates->memory_bytes;
     if (bytes <= 2.0 * FIT_CUDA_BYTES)
         return report_error(ZERO_ERROR_USAGE, "--gpu-memory: CUDA alone takes %.1f GiB", FIT_CUDA_BYTES / 0x1p30);
     *available = (uint64_t)(bytes - FIT_CUDA_BYTES);
     return ZERO_OK;
 }
 
-uint64_t fit_described_host_bytes(const options_t *o)
+uint64_t fit_described_host_bytes(const fit_options_t *o, double offload_ram)
 {
-    const uint64_t bytes = (uint64_t)o->fit.host_bytes;
-    return bytes > 0 ? zero_pinned_to_plan(o->zero.offload_ram, 1, bytes, bytes) : FIT_HOST_UNKNOWN;
+    const uint64_t bytes = (uint64_t)o->host_bytes;
+    return bytes > 0 ? zero_pinned_to_plan(offload_ram, 1, bytes, bytes) : FIT_HOST_UNKNOWN;
 }
 
 /* Without a description of the GPUs these are this host's, and so is its memory. */
 static zero_status_t choose_gpu(const options_t *o, zero_comm_t *comm, bool is_here, target_t *target)
 {
     target->machine.ranks_per_host = GPUS_OF_A_HOST;
-    target->machine.host_bytes = fit_described_host_bytes(o);
+    target->machine.host_bytes = fit_described_host_bytes(&o->fit, o->zero.offload_ram);
     if (is_here && o->fit.host_bytes == 0.0)
-        ZERO_TRY(fit_find_host_bytes(o, comm, zero_comm_local_size(comm), &target->machine.host_bytes));
-    return fit_describe_gpu(o, comm, &target->machine.rates, &target->available);
+        ZERO_TRY(fit_find_host_bytes(&o->zero, comm, zero_comm_local_size(comm), &target->machine.host_bytes));
+    return fit_describe_gpu(&o->fit, o->train.fp8 != FP8_NONE, comm, &target->machine.rates, &target->available);
 }
 
 /* The CPU has what it has now; the device also sets how many threads a rank gets, on which workspaces depend. */
@@ -177,7 +177,7 @@ zero_status_t fit_command(options_t *o, zero_comm_t *comm)
     ZERO_TRY(choose_target(o, comm, &target));
     fix_batch(o, target.machine.n_ranks);
     ZERO_TRY(options_resolve(o, target.machine.n_ranks));
-    ZERO_TRY(fit_create(o, &target.machine, fit_limited(o, zero_bytes_to_plan(target.available)), &fit));
+    ZERO_TRY(fit_create(o, &target.machine, fit_limited(&o->device, zero_bytes_to_plan(target.available)), &fit));
     zero_status_t status = fit_solve(fit, &result);
     fit_report_t report = {.fit = fit, .result = &result, .available = target.available};
     if (status == ZERO_OK)

@@ -157,8 +157,8 @@ static void print_host_memory(const plan_report_t *report)
     printf(")\n");
     if (pinned > 0 && o->fit.host_bytes > 0.0)
         printf("  offload may take %.2f %s of the host's memory: %s\n",
-               (double)fit_described_host_bytes(o) / unit.bytes, unit.name,
-               pinned <= fit_described_host_bytes(o) ? "it fits" : "it does not fit");
+               (double)fit_described_host_bytes(&o->fit, o->zero.offload_ram) / unit.bytes, unit.name,
+               pinned <= fit_described_host_bytes(&o->fit, o->zero.offload_ram) ? "it fits" : "it does not fit");
 }
 
 /* Says what was chosen for settings that are auto, or what has to be known to choose. */

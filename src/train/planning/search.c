@@ -231,7 +231,7 @@ static void try_given(search_t *s, fit_group_t *group)
     open_group(s, s->choice.recompute, false, group);
     model_plan(&s->fit->model, &user);
     for (int64_t l = 0; l < o->model.layers; l++)
-        variant.blocks[options_block_recompute(o, l)]++;
+        variant.blocks[options_block_recompute(&o->model, l)]++;
     for (int r = 0; r < FIT_N_RECOMPUTES; r++) /* its one mix, wherever that is looked up */
         s->mixes.alike[r] = s->mixes.two[r][0] = s->mixes.two[r][1] = s->mixes.three[r] =
             user.bytes[ZERO_MEMORY_ACTIVATIONS];

@@ -16,6 +16,21 @@ const char *fit_recompute_name(int recompute)
     return NAMES[recompute];
 }
 
+const char *fit_recompute_setting(const fit_choice_t *choice)
+{
+    return fit_recompute_name(fit_is_mixed(choice) ? RECOMPUTE_AUTO : choice->recompute);
+}
+
+void fit_describe_recompute(const fit_choice_t *c, int64_t layers, char text[FIT_MIX_BYTES])
+{
+    int64_t light = c->recompute == RECOMPUTE_LIGHT ? layers - c->none : c->light;
+    if (fit_is_mixed(c))
+        snprintf(text, FIT_MIX_BYTES, "%lld+%lld+%lld", (long long)(layers - c->none - light), (long long)light,
+                 (long long)c->none);
+    else
+        snprintf(text, FIT_MIX_BYTES, "%s", fit_recompute_name(c->recompute));
+}
+
 fit_unit_t fit_unit_of(uint64_t largest)
 {
     return largest < (uint64_t)1 << 30 ? (fit_unit_t){"MiB", 0x1p20} : (fit_unit_t){"GiB", 0x1p30};
@@ -66,23 +81,11 @@ static void print_machine(FILE *file, const fit_report_t *report)
             (long long)o->model.seq_len);
 }
 
-/* Writes "light", or "20+8+4": so many blocks full, then light, then none. */
-static void describe_recompute(const fit_t *fit, const fit_choice_t *c, char *text, size_t n_bytes)
-{
-    int64_t layers = fit->asked.model.layers, none = c->none < layers ? c->none : layers, full = 0;
-    int64_t light = c->recompute == RECOMPUTE_LIGHT ? layers - none : c->light;
-    full = layers - none - light;
-    if (!fit_is_mixed(c) || c->recompute == RECOMPUTE_NONE)
-        snprintf(text, n_bytes, "%s", fit_recompute_name(c->recompute));
-    else
-        snprintf(text, n_bytes, "%lld+%lld+%lld", (long long)full, (long long)light, (long long)none);
-}
-
 static void print_point(FILE *file, const fit_t *fit, const fit_point_t *p, char mark)
 {
     fit_unit_t unit = fit_unit_of(p->bytes);
-    char recompute[64];
-    describe_recompute(fit, &p->choice, recompute, sizeof recompute);
+    char recompute[FIT_MIX_BYTES];
+    fit_describe_recompute(&p->choice, fit->asked.model.layers, recompute);
     fprintf(file, "%c %8.2f %s %10.1f ms %10.0f %6d %9s %11lld %9d", mark, (double)p->bytes / unit.bytes, unit.name,
             p->time.total, fit_tokens_per_s(fit, p), p->choice.stage, recompute, (long long)p->choice.micro_batch,
             (int)(fit->asked.train.global_batch / (p->choice.micro_batch * fit->machine.n_ranks)));
@@ -105,7 +108,7 @@ static void print_points(FILE *file, const fit_report_t *report)
     for (int i = 0; i < result->n_points; i++) {
         const fit_point_t *p = &result->points[i];
         if (p->is_on_frontier || i == result->best) {
-            has_mix |= fit_is_mixed(&p->choice) && p->choice.recompute != RECOMPUTE_NONE;
+            has_mix |= fit_is_mixed(&p->choice);
             print_point(file, fit, p, i == result->best ? '*' : p->fits ? ' ' : '-');
         }
     }
@@ -146,11 +149,8 @@ void fit_print_text(FILE *file, const fit_report_t *report)
     fprintf(file,
             "To take it: --set zero.stage=%d --set model.recompute=%s --set train.micro_batch=%lld --set "
             "train.global_batch=%lld",
-            best->choice.stage, fit_recompute_name(best->choice.recompute), (long long)best->choice.micro_batch,
+            best->choice.stage, fit_recompute_setting(&best->choice), (long long)best->choice.micro_batch,
             (long long)report->fit->asked.train.global_batch);
-    if (fit_is_mixed(&best->choice))
-        fprintf(file, " --set model.recompute_none=%lld --set model.recompute_light=%lld", (long long)best->choice.none,
-                (long long)best->choice.light);
     if (o->zero.offload == OFFLOAD_OPTIMIZER && o->zero.offload_ratio == (double)ZERO_OFFLOAD_AUTO)
         fprintf(file, " --set zero.offload_ratio=%.9g", best->choice.offload_ratio);
     if (o->zero.keep == ZERO_KEEP_AUTO)

@@ -16,6 +16,11 @@ typedef struct fit_report {
 
 /* Names of [model] recompute's values. */
 const char *fit_recompute_name(int recompute);
+/* Returns the value of [model] recompute with which a run chooses so. */
+const char *fit_recompute_setting(const fit_choice_t *choice);
+#define FIT_MIX_BYTES 64
+/* Writes "light", or "20+8+4": so many of the blocks full, then light, then none. */
+void fit_describe_recompute(const fit_choice_t *choice, int64_t layers, char text[FIT_MIX_BYTES]);
 /* What amounts of memory are printed in: GiB, or MiB where the largest is less than one GiB. */
 typedef struct fit_unit {
     const char *name;

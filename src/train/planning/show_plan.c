@@ -117,11 +117,11 @@ static zero_status_t find_room(const options_t *o, zero_comm_t *comm, const zero
     if (on_cpu)
         ZERO_TRY(fit_find_available(comm, device, &available));
     else if (describes_gpu || needs_rates)
-        ZERO_TRY(fit_describe_gpu(o, comm, rates, &available));
+        ZERO_TRY(fit_describe_gpu(&o->fit, o->train.fp8 != FP8_NONE, comm, rates, &available));
     uint64_t known = is_known ? available : PLAN_ROOM_UNKNOWN;
     uint64_t to_plan = is_known ? zero_bytes_to_plan(available) : PLAN_ROOM_UNKNOWN;
-    report->room = fit_limited(o, known);
-    report->choice.budget = fit_limited(o, to_plan);
+    report->room = fit_limited(&o->device, known);
+    report->choice.budget = fit_limited(&o->device, to_plan);
     return ZERO_OK;
 }
 
@@ -131,7 +131,7 @@ static zero_status_t choose(options_t *o, const fit_rates_t *rates, plan_report_
     const fit_machine_t machine = {.rates = *rates,
                                    .n_ranks = report->ranks.n,
                                    .ranks_per_host = report->ranks.per_host,
-                                   .host_bytes = fit_described_host_bytes(o),
+                                   .host_bytes = fit_described_host_bytes(&o->fit, o->zero.offload_ram),
                                    .kind = report->ranks.memory_kind};
     if (!fit_leaves_open(o))
         return ZERO_OK;

@@ -33,7 +33,8 @@ static bool is_allowed(fit_t *fit, int64_t micro_batch)
     tried->train.micro_batch = micro_batch;
     double rows = (double)micro_batch * (double)tried->model.seq_len;
     bool has_extent = tried->train.fp8 == FP8_NONE || (micro_batch * tried->model.seq_len) % OPTIONS_FP8_MULTIPLE == 0;
-    return micro_batch <= 1 << 20 && rows < 0x1p31 && options_most_bytes(tried) < 0x1p60 && has_extent;
+    return micro_batch <= 1 << 20 && rows < 0x1p31 && options_most_bytes(&tried->model, micro_batch) < 0x1p60 &&
+           has_extent;
 }
 
 static zero_status_t add_point(fit_t *fit, const fit_choice_t *choice, fit_result_t *result)
@@ -228,12 +229,13 @@ typedef enum size { SIZE_MICRO_BATCH, SIZE_SEQ_LEN, SIZE_LAYERS } size_kind_t;
 /* Returns whether sizes can be counted (options_resolve.c). */
 static bool is_countable(const options_t *o)
 {
-    return (double)o->train.micro_batch * (double)o->model.seq_len < 0x1p31 && options_most_bytes(o) < 0x1p60;
+    return (double)o->train.micro_batch * (double)o->model.seq_len < 0x1p31 &&
+           options_most_bytes(&o->model, o->train.micro_batch) < 0x1p60;
 }
 
 static void set_size(size_kind_t kind, int64_t value, int n_ranks, options_t *o)
 {
-    int64_t micro_steps = options_micro_steps(o, n_ranks);
+    int64_t micro_steps = options_micro_steps(&o->train, n_ranks);
     if (kind == SIZE_MICRO_BATCH)
         o->train.micro_batch = value;
     else if (kind == SIZE_SEQ_LEN)

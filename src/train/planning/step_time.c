@@ -37,7 +37,7 @@ static double apart_outputs(const fit_shape_t *s)
 /* Casts of a block in forward, once more if backward runs it again. Weights: their maximum is found once. */
 static double casts_forward(const fit_shape_t *s, const fit_rates_t *rates, bool gathered, bool again)
 {
-    bool keeps = !s->light && !s->full && !s->exact_dw;
+    bool keeps = !s->light && !s->full;
     double inputs = again ? s->inputs - s->F : s->inputs, matrices = again ? s->matrices - s->last_matrix : s->matrices;
     if (!s->fp8)
         return 0.0;
@@ -48,10 +48,10 @@ static double casts_forward(const fit_shape_t *s, const fit_rates_t *rates, bool
 
 static double casts_backward(const fit_shape_t *s, const fit_rates_t *rates, bool gathered)
 {
-    bool casts_inputs = (s->light || s->full) && !s->exact_dw;
+    bool casts_inputs = s->light || s->full;
     if (!s->fp8)
         return 0.0;
-    return cast_s(rates, s->R * s->outputs, s->act_bytes, s->exact_dw ? 1.0 : 2.0) +
+    return cast_s(rates, s->R * s->outputs, s->act_bytes, 2.0) +
            cast_s(rates, s->R * apart_outputs(s), s->act_bytes, 0.0) +
            (casts_inputs ? cast_s(rates, s->R * s->inputs, s->act_bytes, 1.0) : 0.0) +
            cast_s(rates, s->matrices, gathered ? 1.0 : s->param_bytes, 1.0);
@@ -116,13 +116,13 @@ static double products_s(const fit_rates_t *rates, double rate, const fit_shape_
     return seconds;
 }
 
-/* Returns the seconds of the gradients of a block's inputs, at one rate, and of its matrices, at another. */
-static double gradients_s(const fit_rates_t *rates, double of_inputs, double of_matrices, const fit_shape_t *s)
+/* Returns the seconds of the gradients of a block's inputs and matrices. */
+static double gradients_s(const fit_rates_t *rates, double rate, const fit_shape_t *s)
 {
     double seconds = 0.0;
     for (int i = 0; i < FIT_N_PRODUCTS; i++) {
         double inner = s->inner[i], outer = s->products[i] / inner;
-        seconds += product_s(rates, of_inputs, s->R, inner, outer) + product_s(rates, of_matrices, inner, outer, s->R);
+        seconds += product_s(rates, rate, s->R, inner, outer) + product_s(rates, rate, inner, outer, s->R);
     }
     return seconds;
 }
@@ -185,9 +185,8 @@ static fit_compute_t head(const options_t *o, const fit_machine_t *machine, cons
 static fit_compute_t backward(const options_t *o, const fit_rates_t *rates, const fit_shape_t *s)
 {
     double kernels = s->L * (16.0 + (s->fp8 ? 12.0 : 0.0));
-    double half = product_rate(rates, o, false), in_fp8 = product_rate(rates, o, s->fp8);
     fit_compute_t c = {
-        .products = s->L * gradients_s(rates, in_fp8, s->exact_dw ? half : in_fp8, s),
+        .products = s->L * gradients_s(rates, product_rate(rates, o, s->fp8), s),
         .attention = s->L * BACKWARD_ATTENTION * attention_flops(s, rates) /
                      attention_rate(rates->attention_backward, s->head_dim),
         .passes = s->L * (s->R * backward_elems(s) * s->act_bytes / rates->pass +
@@ -259,6 +258,6 @@ fit_time_t fit_step_time(const options_t *o, const fit_machine_t *machine, doubl
         .offload_ratio = o->zero.offload_ratio, .keep = o->zero.keep, .activation_bytes = activation_bytes};
     fit_work_of(o, machine, &work);
     for (int64_t l = 0; l < o->model.layers; l++)
-        variant.blocks[options_block_recompute(o, l)]++;
+        variant.blocks[options_block_recompute(&o->model, l)]++;
     return fit_work_time(&work, &variant);
 }

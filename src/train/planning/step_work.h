@@ -12,7 +12,7 @@
 /* What settings mean for the model, in the letters of arch.h: R rows of a micro-step, C = dim, F = ffn_dim, V =
  * vocab_size, T = seq_len, A = heads * head_dim. Doubles, since all of it is multiplied. */
 typedef struct fit_shape {
-    bool is_llama, has_bias, has_head_norms, on_gpu, adds_locally, fp8, exact_dw, light, full;
+    bool is_llama, has_bias, has_head_norms, on_gpu, adds_locally, fp8, light, full;
     double L, R, C, A, F, V, T, keys, heads, head_dim, rotated, qkv;
     double products[FIT_N_PRODUCTS]; /* elements of a block's matrices; full does not recompute the last */
     double inner[FIT_N_PRODUCTS];    /* and their inputs' widths */

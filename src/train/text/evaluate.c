@@ -23,7 +23,7 @@
 zero_status_t held_out_open(const options_t *options, zero_comm_t *comm, const char *paths, int64_t n_most,
                             held_out_t *held_out)
 {
-    data_spec_t spec = data_spec_of(options, comm, paths);
+    data_spec_t spec = data_spec_of(&options->data, &options->model, &options->train, comm, paths);
     *held_out = (held_out_t){0};
     spec.global_batch = spec.micro_batch * spec.world_size; /* a round */
     spec.seed = SAMPLE_SEED;
@@ -47,14 +47,14 @@ void held_out_close(held_out_t *held_out)
 }
 
 /* Returns whether a pass needs its whole batch: products in fp8 have extents that a shorter one may not have. */
-static bool passes_are_whole(const options_t *options)
+static bool passes_are_whole(const model_options_t *model, const train_options_t *train)
 {
-    return options->train.fp8 != FP8_NONE && options->model.seq_len % OPTIONS_FP8_MULTIPLE != 0;
+    return train->fp8 != FP8_NONE && model->seq_len % OPTIONS_FP8_MULTIPLE != 0;
 }
 
-bool held_out_may_skip(const held_out_t *held_out, const options_t *options)
+bool held_out_may_skip(const held_out_t *held_out, const model_options_t *model, const train_options_t *train)
 {
-    return held_out->data && (data_has_mask(held_out->data) || passes_are_whole(options));
+    return held_out->data && (data_has_mask(held_out->data) || passes_are_whole(model, train));
 }
 
 /* Computes this rank's pass of a round. *loss is 0 if it has none. */
@@ -64,7 +64,7 @@ static zero_status_t own_pass(held_out_t *held_out, session_t *session, int64_t 
     const int64_t micro = session->options->train.micro_batch;
     const int64_t first = (round * zero_comm_size(session->comm) + zero_comm_rank(session->comm)) * micro;
     const int64_t left = held_out->n_sequences - first, n = left < 0 ? 0 : left < micro ? left : micro;
-    const bool is_whole = passes_are_whole(session->options);
+    const bool is_whole = passes_are_whole(&session->options->model, &session->options->train);
     ZERO_TRY(data_batch(held_out->data, round, 0, &batch->inputs, &batch->targets));
     batch->starts = data_starts(held_out->data);
     if (is_whole && n < micro)

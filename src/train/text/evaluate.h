@@ -22,7 +22,7 @@ zero_status_t held_out_open(const options_t *options, zero_comm_t *comm, const c
                             held_out_t *held_out);
 void held_out_close(held_out_t *held_out);
 /* Returns whether some targets may not count in a pass: model_t.may_skip_targets is to be set for them. */
-bool held_out_may_skip(const held_out_t *held_out, const options_t *options);
+bool held_out_may_skip(const held_out_t *held_out, const model_options_t *model, const train_options_t *train);
 
 /* Computes the sum of the targets' losses, in nats, and how many count. The sum's bits depend on micro_batch and not on
  * the number of ranks. visit: called for every batch of this rank, with the targets that its sequences have; NULL:

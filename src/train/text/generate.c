@@ -156,13 +156,13 @@ static zero_status_t read_text(const char *path, char **text, size_t *n_bytes)
     return ZERO_OK;
 }
 
-static zero_status_t encode_prompt(const options_t *options, prompt_t *prompt)
+static zero_status_t encode_prompt(const generate_options_t *options, prompt_t *prompt)
 {
     char *text = NULL;
-    const char *given = options->generate.prompt;
+    const char *given = options->prompt;
     size_t n_bytes = given ? strlen(given) : 0;
     if (!given)
-        ZERO_TRY(read_text(options->generate.prompt_file, &text, &n_bytes));
+        ZERO_TRY(read_text(options->prompt_file, &text, &n_bytes));
     zero_status_t status = tokenizer_encode(prompt->tokenizer, given ? given : text, n_bytes, true, &prompt->tokens);
     free(text);
     ZERO_TRY(status);
@@ -171,26 +171,25 @@ static zero_status_t encode_prompt(const options_t *options, prompt_t *prompt)
     return ZERO_OK;
 }
 
-zero_status_t generate_read_prompt(options_t *options, prompt_t *prompt)
+zero_status_t generate_read_prompt(generate_options_t *options, model_options_t *model, prompt_t *prompt)
 {
-    ZERO_TRY(tokenizer_open(options->model.init, options->model.vocab_size, &prompt->tokenizer));
+    ZERO_TRY(tokenizer_open(model->init, model->vocab_size, &prompt->tokenizer));
     ZERO_TRY(encode_prompt(options, prompt));
-    const int64_t n_prompt = (int64_t)prompt->tokens.n, n_all = n_prompt + options->generate.max_tokens;
-    const int64_t longest = options->model.longest;
+    const int64_t n_prompt = (int64_t)prompt->tokens.n, n_all = n_prompt + options->max_tokens;
+    const int64_t longest = model->longest;
     char limit[96];
-    if (options->model.seq_len == 0)
-        options->model.seq_len = longest > 0 && n_all > longest ? longest : n_all;
+    if (model->seq_len == 0)
+        model->seq_len = longest > 0 && n_all > longest ? longest : n_all;
     snprintf(limit, sizeof limit,
-             options->model.seq_len == longest ? "some of the model's layers see %lld tokens"
-                                               : "the model has %lld positions",
-             (long long)options->model.seq_len);
-    if (n_prompt >= options->model.seq_len)
+             model->seq_len == longest ? "some of the model's layers see %lld tokens" : "the model has %lld positions",
+             (long long)model->seq_len);
+    if (n_prompt >= model->seq_len)
         return report_error(ZERO_ERROR_USAGE, "generate: the prompt has %lld tokens, and %s: give a shorter one",
                             (long long)n_prompt, limit);
-    if (n_all > options->model.seq_len) {
-        options->generate.max_tokens = options->model.seq_len - n_prompt;
-        report("generate: at most %lld tokens, since %s and the prompt takes %lld",
-               (long long)options->generate.max_tokens, limit, (long long)n_prompt);
+    if (n_all > model->seq_len) {
+        options->max_tokens = model->seq_len - n_prompt;
+        report("generate: at most %lld tokens, since %s and the prompt takes %lld", (long long)options->max_tokens,
+               limit, (long long)n_prompt);
     }
     return ZERO_OK;
 }
@@ -202,10 +201,10 @@ void prompt_close(prompt_t *prompt)
     prompt->tokenizer = NULL;
 }
 
-void generate_choose(options_t *options)
+void generate_choose(train_options_t *train, zero_device_type_t device)
 {
-    if (options->train.precision == PRECISION_OF_DEVICE)
-        options->train.precision = options->device.type == ZERO_DEVICE_CPU ? ZERO_FP32 : ZERO_BF16;
+    if (train->precision == PRECISION_OF_DEVICE)
+        train->precision = device == ZERO_DEVICE_CPU ? ZERO_FP32 : ZERO_BF16;
 }
 
 /* ---- tokens that end a text ---- */

@@ -27,11 +27,11 @@ typedef struct prompt {
 } prompt_t;
 
 /* Reads the prompt, once config.json has been read, and makes [model] seq_len as long as the whole text can get, unless
- * the model has a table of positions. prompt_close, whatever is returned. */
-zero_status_t generate_read_prompt(options_t *options, prompt_t *prompt);
+ * the model has a table of positions. Lowers max_tokens to what that leaves. prompt_close, whatever is returned. */
+zero_status_t generate_read_prompt(generate_options_t *options, model_options_t *model, prompt_t *prompt);
 void prompt_close(prompt_t *prompt);
-/* Settles what depends on the device, once that is resolved. */
-void generate_choose(options_t *options);
+/* Settles the precision, once the device is resolved. */
+void generate_choose(train_options_t *train, zero_device_type_t device);
 
 /* Prints to stdout what the model adds, as it comes: the same text on any number of ranks and at every stage.
  * [collective] */

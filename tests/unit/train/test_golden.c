@@ -300,7 +300,8 @@ static curve_t train_steps(options_t options, size_t n_steps)
         size_t first = (step - 1) * global_batch * seq_len;
         zero_step_result_t result;
         ck_assert_int_eq(
-            trainer_step(&trainer, tokens + first, targets + first, lr_at(&options, (int64_t)step), &result), ZERO_OK);
+            trainer_step(&trainer, tokens + first, targets + first, lr_at(&options.train, (int64_t)step), &result),
+            ZERO_OK);
         ck_assert(!result.skipped);
         curve.loss[step - 1] = result.loss;
         curve.grad_norm[step - 1] = result.grad_norm;
@@ -335,7 +336,7 @@ START_TEST(the_schedule_is_that_of_the_reference)
     options_t options = golden_options();
     for (size_t i = 0; i < steps; i++) {
         double want = json_number_value(json_array_get(json_object_get(golden, "lr"), i));
-        ck_assert_double_eq_tol(lr_at(&options, (int64_t)i + 1), want, 1e-12 * want);
+        ck_assert_double_eq_tol(lr_at(&options.train, (int64_t)i + 1), want, 1e-12 * want);
     }
 }
 END_TEST

@@ -158,7 +158,7 @@ START_TEST(a_gpt2_may_be_trained_with_fewer_positions_than_it_has)
     expect_ok();
     ck_assert_int_eq(options_resolve(&options, 1), ZERO_OK);
     ck_assert(options.model.seq_len == 5 && options.model.positions == 65);
-    char *text = hf_config_text(&options, NULL);
+    char *text = hf_config_text(&options.model, (zero_dtype_t)options.train.precision, NULL);
     ck_assert_msg(strstr(text, "\"n_positions\": 65") && strstr(text, "\"n_ctx\": 65"), "%s", text);
     free(text);
 }
@@ -245,11 +245,9 @@ START_TEST(numbers_of_llama_are_checked_and_must_agree)
         zero_status_t status;
         const char *text;
     } CASES[] = {
-        {", \"rms_norm_eps\": 0", NULL, NULL, ZERO_ERROR_FORMAT,
-         "rms_norm_eps is 0; [model] norm_eps can be 1e-30 to 1"},
+        {", \"rms_norm_eps\": 0", NULL, NULL, ZERO_ERROR_FORMAT, "rms_norm_eps is 0; it can be 1e-30 to 1"},
         {", \"rms_norm_eps\": \"1e-5\"", NULL, NULL, ZERO_ERROR_FORMAT, "rms_norm_eps is missing or not a number"},
-        {", \"rope_theta\": -1", NULL, NULL, ZERO_ERROR_FORMAT,
-         "rope_theta is -1; [model] rope_theta can be 1 to 1e+12"},
+        {", \"rope_theta\": -1", NULL, NULL, ZERO_ERROR_FORMAT, "rope_theta is -1; it can be 1 to 1e+12"},
         {", \"num_key_value_heads\": 2.0", NULL, NULL, ZERO_ERROR_FORMAT, "not a whole number"},
         {"", "kv_heads", "2", ZERO_ERROR_USAGE,
          "[model] kv_heads = 2, but the model in init has num_key_value_heads = 4"},
@@ -266,18 +264,14 @@ START_TEST(numbers_of_llama_are_checked_and_must_agree)
          "rope_scaling has no low_freq_factor, which \"llama3\" needs"},
         {", \"rope_scaling\": {\"rope_type\": \"llama3\", \"factor\": 0.5, \"low_freq_factor\": 1, "
          "\"high_freq_factor\": 4}",
-         NULL, NULL, ZERO_ERROR_FORMAT, "rope_scaling.factor is 0.5; [model] rope_factor can be 1 to 1e+06"},
+         NULL, NULL, ZERO_ERROR_FORMAT, "rope_scaling.factor is 0.5; it can be 1 to 1e+06"},
         {", \"rope_scaling\": {\"rope_type\": \"llama3\", \"factor\": 8, \"low_freq_factor\": \"1\", "
          "\"high_freq_factor\": 4}",
          NULL, NULL, ZERO_ERROR_FORMAT, "rope_scaling.low_freq_factor is missing or not a number"},
         {", \"rope_scaling\": {\"rope_type\": \"llama3\", \"factor\": 8, \"low_freq_factor\": 1, "
          "\"high_freq_factor\": 4}",
-         "rope_factor", "32", ZERO_ERROR_USAGE,
-         "[model] rope_factor = 32, but the model in init has rope_scaling.factor = 8"},
-        {", \"rope_scaling\": {\"rope_type\": \"llama3\", \"factor\": 8, \"low_freq_factor\": 1, "
-         "\"high_freq_factor\": 4}",
-         "rope_factor", "1", ZERO_ERROR_USAGE,
-         "[model] rope_factor = 1, but the model in init has rope_scaling.factor = 8"},
+         "rope", "default", ZERO_ERROR_USAGE, "[model] rope = default, but the model in init has Llama 3.1's scaling"},
+        {"", "rope", "llama3", ZERO_ERROR_USAGE, "[model] rope = llama3, but the model in init has no scaling"},
     };
     write_llama(CASES[_i].more);
     if (CASES[_i].setting)
@@ -334,6 +328,7 @@ START_TEST(members_of_the_llama_family_are_told_apart)
     if (CASES[_i].factor > 1.0)
         ck_assert(options.model.rope_low_freq == 2.0 && options.model.rope_high_freq == 5.0 &&
                   options.model.rope_original == 64);
+    ck_assert_int_eq(options.model.rope, CASES[_i].factor > 1.0 ? ROPE_LLAMA3 : ROPE_DEFAULT);
 }
 END_TEST
 
@@ -359,7 +354,7 @@ START_TEST(the_window_of_mistral_is_taken)
     write_member("mistral", ", \"sliding_window\": \"wide\"");
     expect_failure(ZERO_ERROR_FORMAT, "sliding_window is neither");
     write_member("mistral", ", \"sliding_window\": 0");
-    expect_failure(ZERO_ERROR_FORMAT, "[model] window can be 1 to");
+    expect_failure(ZERO_ERROR_FORMAT, "it can be 1 to");
 }
 END_TEST
 
@@ -552,10 +547,12 @@ START_TEST(what_is_written_is_read_again)
     if (_i > 0) {
         written.model.head_dim = 10, written.model.kv_heads = 2, written.model.tied = _i == 1;
         written.model.window = _i == 2 ? 33 : 0;
-        written.model.rope_factor = 32.0, written.model.rope_low_freq = 1.5, written.model.rope_original = 512;
+        written.model.rope = ROPE_LLAMA3;
+        if (_i > 1)
+            written.model.rope_factor = 32.0, written.model.rope_low_freq = 1.5, written.model.rope_original = 512;
     }
     ck_assert_int_eq(options_resolve(&written, 1), ZERO_OK);
-    char *text = hf_config_text(&written, NULL);
+    char *text = hf_config_text(&written.model, (zero_dtype_t)written.train.precision, NULL);
     write_config(text);
     free(text);
     options.model.seq_len = 65;
@@ -596,7 +593,7 @@ START_TEST(keys_that_are_not_interpreted_are_kept)
     ck_assert_int_eq(apply(line), ZERO_OK);
     ck_assert_int_eq(options_resolve(&options, 1), ZERO_OK);
     ck_assert_int_eq(hf_config_read(options.model.init, &source), ZERO_OK);
-    char *text = hf_config_text(&options, source);
+    char *text = hf_config_text(&options.model, (zero_dtype_t)options.train.precision, source);
     for (int k = 0; k < 4; k++)
         ck_assert_msg(strstr(text, CASES[_i].kept[k]) != NULL, "%s is not in %s", CASES[_i].kept[k], text);
     ck_assert_msg(_i != 3 || !strstr(text, "\n  \"rope_theta\""), "twice: %s", text);
@@ -623,9 +620,9 @@ START_TEST(a_bad_file_is_refused_with_the_reason)
         {"{\"model_type\": \"gpt2\"}", ZERO_ERROR_FORMAT, "n_layer is missing or not a whole number"},
         {"{\"model_type\": \"gpt2\", \"n_layer\": \"3\"}", ZERO_ERROR_FORMAT, "n_layer is missing or not a whole"},
         {"{\"model_type\": \"gpt2\", \"n_layer\": 3.0}", ZERO_ERROR_FORMAT, "n_layer is missing or not a whole"},
-        {"{\"model_type\": \"gpt2\", \"n_layer\": 0}", ZERO_ERROR_FORMAT, "n_layer is 0; [model] layers can be 1 to"},
+        {"{\"model_type\": \"gpt2\", \"n_layer\": 0}", ZERO_ERROR_FORMAT, "n_layer is 0; it can be 1 to"},
         {"{\"model_type\": \"gpt2\", \"n_layer\": 3, \"n_embd\": 4611686018427387904}", ZERO_ERROR_FORMAT,
-         "n_embd is 4611686018427387904; [model] dim can be 1 to"},
+         "n_embd is 4611686018427387904; it can be 1 to"},
     };
     write_config(CASES[_i].config);
     expect_failure(CASES[_i].status, CASES[_i].text);

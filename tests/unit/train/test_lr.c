@@ -17,7 +17,7 @@ static options_t schedule_of(options_schedule_t schedule, int64_t steps, int64_t
 
 static void expect_rate(const options_t *options, int64_t step, double want)
 {
-    ck_assert_double_eq_tol(lr_at(options, step), want, 1e-15);
+    ck_assert_double_eq_tol(lr_at(&options->train, step), want, 1e-15);
 }
 
 START_TEST(warm_up_rises_in_equal_steps_to_lr)
@@ -26,7 +26,7 @@ START_TEST(warm_up_rises_in_equal_steps_to_lr)
         options_t options = schedule_of((options_schedule_t)schedule, 100, 8);
         for (int64_t step = 1; step <= 8; step++)
             expect_rate(&options, step, 0.1 * (double)step);
-        ck_assert(lr_at(&options, 8) == 0.8);
+        ck_assert(lr_at(&options.train, 8) == 0.8);
     }
 }
 END_TEST
@@ -36,7 +36,7 @@ START_TEST(first_step_has_the_full_rate_without_warm_up)
     for (int schedule = SCHEDULE_COSINE; schedule <= SCHEDULE_WSD; schedule++)
         for (int64_t warmup = 0; warmup <= 1; warmup++) {
             options_t options = schedule_of((options_schedule_t)schedule, 100, warmup);
-            ck_assert(lr_at(&options, 1) == 0.8);
+            ck_assert(lr_at(&options.train, 1) == 0.8);
         }
 }
 END_TEST
@@ -90,7 +90,7 @@ START_TEST(no_schedule_leaves_its_bounds_at_any_size)
                 options_t options = schedule_of((options_schedule_t)schedule, steps, warmup);
                 double before = INFINITY;
                 for (int64_t step = 1; step <= steps + 2; step++) {
-                    double rate = lr_at(&options, step);
+                    double rate = lr_at(&options.train, step);
                     ck_assert(rate > 0 && rate <= 0.8);
                     if (step > warmup)
                         ck_assert_msg(rate >= 0.2 - 1e-15 && rate <= before,

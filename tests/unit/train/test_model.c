@@ -144,7 +144,7 @@ static void open_reference(fixture_t *f)
                           .kv_heads = (size_t)o->model.kv_heads,
                           .ffn_dim = (size_t)o->model.ffn_dim,
                           .vocab_size = (size_t)o->model.vocab_size,
-                          .max_seq_len = (size_t)options_positions(o),
+                          .max_seq_len = (size_t)options_positions(&o->model),
                           .norm_eps = o->model.norm_eps,
                           .window = (size_t)o->model.window,
                           .head_dim = (size_t)o->model.head_dim,

@@ -99,15 +99,10 @@ static const struct setting {
     {"model", "window", "0", {"1", "4096"}, {"0x", "-1", "16777217"}},
     {"model", "norm_eps", "1e-05", {"1e-6", "0.001"}, {"0", "-1e-5", "nan", "2"}},
     {"model", "rope_theta", "10000", {"500000", "1e6", "1"}, {"0", "-1", "inf"}},
-    {"model", "rope_factor", "1", {"8", "1", "32"}, {"0.5", "nan"}},
-    {"model", "rope_low_freq", "1", {"1", "0.5"}, {"0", "-1"}},
-    {"model", "rope_high_freq", "4", {"4", "1"}, {"0", "-1"}},
-    {"model", "rope_original", "8192", {"8192", "1"}, {"0", "-1"}},
+    {"model", "rope", "default", {"default", "llama3"}, {"yarn", "linear", "8", ""}},
     {"model", "init", "random", {"random", "/models/gpt2"}, {""}},
     {"model", "tokenizer", "", {"", "/models/gpt2"}, {NULL}},
     {"model", "recompute", "none", {"none", "light", "full", "auto"}, {"some", "true"}},
-    {"model", "recompute_none", "0", {"0", "12"}, {"-1", "some"}},
-    {"model", "recompute_light", "0", {"0", "12"}, {"-1", "some"}},
     {"data", "train", NULL, {"a.txt", "a.bin,b.bin"}, {""}},
     {"data", "val", "", {"", "v.txt"}, {NULL}},
     {"data", "format", "auto", {"auto", "text", "llmc", "uint32"}, {"bin", "json"}},
@@ -129,7 +124,7 @@ static const struct setting {
     {"train", "eps", "1e-08", {"1e-8", "1e-15"}, {"0", "-1e-8", "1e-400"}},
     {"train", "grad_clip", "1", {"0", "1.0"}, {"-1", "infinity"}},
     {"train", "precision", "bf16", {"bf16", "fp32", "fp16"}, {"fp8", "float"}},
-    {"train", "fp8", "none", {"none", "linear", "linear-exact-dw"}, {"e4m3", "true"}},
+    {"train", "fp8", "none", {"none", "linear"}, {"e4m3", "true"}},
     {"train", "seed", "1", {"0", "9223372036854775807"}, {"-1", "9223372036854775808"}},
     {"train", "eval_every", "0", {"0", "250"}, {"-1"}},
     {"train", "eval_batches", "20", {"1", "100"}, {"0", "-1"}},
@@ -236,7 +231,7 @@ START_TEST(values_arrive_in_their_fields)
                    "schedule=wsd\noptimizer=lion\nmomentum=0.5\nmuon_momentum=0.25\nmuon_steps=6\nweight_decay=0."
                    "5\nbeta1=0.75\nbeta2=0.875\neps=0."
                    "0625\ngrad_clip=2\n"
-                   "precision=fp32\nfp8=linear-exact-dw\nseed=9\neval_every=4\neval_batches=6\nsample_every=7\n"
+                   "precision=fp32\nfp8=linear\nseed=9\neval_every=4\neval_batches=6\nsample_every=7\n"
                    "[zero]\nstage=1\noffload_ratio=0.5\noffload_update=host\noffload_threads=6\noffload_ram=0.25\n"
                    "prefetch=3\nkeep=12\noverlap=false\n"
                    "reduce_every_micro_step=false\ncomm=mpi\n[device]\ntype=cpu\n"
@@ -247,7 +242,7 @@ START_TEST(values_arrive_in_their_fields)
     ck_assert_str_eq(o.data.train, "x,y");
     ck_assert_str_eq(o.data.val, "z");
     ck_assert(o.data.format == FORMAT_NANOGPT && o.train.steps == 77 && o.train.micro_batch == 2);
-    ck_assert_int_eq(o.train.fp8, FP8_LINEAR_EXACT_DW);
+    ck_assert_int_eq(o.train.fp8, FP8_LINEAR);
     ck_assert(o.train.global_batch == 8 && o.train.lr == 0.25 && o.train.min_lr == 0.125 && o.train.warmup_steps == 5);
     ck_assert(o.train.schedule == SCHEDULE_WSD && o.train.weight_decay == 0.5 && o.train.beta1 == 0.75);
     ck_assert(o.train.optimizer == ZERO_OPTIMIZER_LION && o.train.momentum == 0.5);
@@ -440,6 +435,31 @@ START_TEST(names_of_other_trainers_suggest_ours)
             for (const option_choice_t *choice = option_rows[row].choices; choice && choice->name; choice++)
                 n_rows += strcmp(choice->name, name->ours) == 0;
         ck_assert_msg(name->section || n_rows > 0, "%s", name->theirs);
+    }
+}
+END_TEST
+
+/* Each row's replacement begins with a setting of the same section, which must be one. */
+START_TEST(removed_settings_are_refused_with_what_replaces_them)
+{
+    static const char *const removed[] = {
+        "train.fp8=linear-exact-dw", "model.rope_factor=8",    "model.rope_low_freq=1",  "model.rope_high_freq=4",
+        "model.rope_original=8192",  "model.recompute_none=1", "model.recompute_light=1"};
+    const int n_removed = sizeof removed / sizeof removed[0];
+    ck_assert_int_eq(n_removed_settings, n_removed);
+    for (int i = 0; i < n_removed; i++) {
+        const removed_setting_t *row = &removed_settings[i];
+        char setting[100], file[400], named[100];
+        snprintf(setting, sizeof setting, "%s.%s=%s", row->section, row->key, row->value ? row->value : "");
+        ck_assert_msg(strncmp(setting, removed[i], strlen(setting)) == 0, "%s", setting);
+        snprintf(named, sizeof named, "'%s'", row->value ? row->value : row->key);
+        expect_refusal(MINIMAL, ARGUMENTS("--set", removed[i]),
+                       (const char *[]){"--set ", removed[i], named, "was removed: use ", row->instead, NULL});
+        snprintf(file, sizeof file, MINIMAL "[%s]\n%s = %s\n", row->section, row->key, strchr(removed[i], '=') + 1);
+        expect_refusal(file, NULL, (const char *[]){"cfg.ini:8: ", named, "was removed: use ", row->instead, NULL});
+        snprintf(file, sizeof file, MINIMAL "[%s]\n%.*s\n", row->section, (int)strcspn(row->instead, ",;"),
+                 row->instead);
+        must_parse(file, NULL);
     }
 }
 END_TEST
@@ -677,7 +697,7 @@ START_TEST(batches_are_derived)
         ck_assert_int_eq(resolve(&options, cases[i].world_size, cases[i].given), ZERO_OK);
         ck_assert_int_eq(options.train.micro_batch, cases[i].micro);
         ck_assert_int_eq(options.train.global_batch, cases[i].global);
-        ck_assert_int_eq(options_micro_steps(&options, cases[i].world_size), cases[i].micro_steps);
+        ck_assert_int_eq(options_micro_steps(&options.train, cases[i].world_size), cases[i].micro_steps);
     }
 }
 END_TEST
@@ -805,11 +825,16 @@ START_TEST(heads_and_scaled_positions_must_fit)
     options.model.arch = ARCH_LLAMA;
     options.model.dim = 37; /* no multiple of heads */
     ck_assert_int_eq(options_resolve(&options, 1), ZERO_OK);
-    ck_assert_int_eq(options_head_dim(&options), 10);
-    options.model.rope_factor = 8, options.model.rope_low_freq = 4;
+    ck_assert_int_eq(options_head_dim(&options.model), 10);
+    ck_assert_double_eq(options.model.rope_factor, 1.0);
+    options.model.rope = ROPE_LLAMA3; /* the numbers of Llama 3.1 */
+    ck_assert_int_eq(options_resolve(&options, 1), ZERO_OK);
+    ck_assert(options.model.rope_factor == 8.0 && options.model.rope_low_freq == 1.0 &&
+              options.model.rope_high_freq == 4.0 && options.model.rope_original == 8192);
+    options.model.rope_low_freq = 4;
     capture_begin();
     ck_assert_int_eq(options_resolve(&options, 1), ZERO_ERROR_USAGE);
-    expect_line(capture_end(), (const char *[]){"[model] rope_low_freq", "4", "rope_high_freq", NULL});
+    expect_line(capture_end(), (const char *[]){"[model] init: low_freq_factor = 4", "high_freq_factor = 4", NULL});
 }
 END_TEST
 
@@ -887,6 +912,7 @@ static Suite *suite(void)
     tcase_add_test(c, missing_required_settings_are_named);
     tcase_add_test(c, mistakes_in_the_file_are_named_with_line_and_near_miss);
     tcase_add_test(c, names_of_other_trainers_suggest_ours);
+    tcase_add_test(c, removed_settings_are_refused_with_what_replaces_them);
     tcase_add_test(c, mistakes_on_the_command_line_are_named);
     tcase_add_test(c, a_configuration_that_is_no_text_file_is_refused);
     tcase_add_test(c, settings_that_the_device_lacks_are_refused);

@@ -573,6 +573,10 @@ START_TEST(checkpoints_of_older_versions_are_resumed)
         {"{\"data\": {\"sequences\": 5, \"tokens\": 9000, \"sample\": \"0000000000000000\"}}", ZERO_ERROR_USAGE},
         {"{\"config\": {\"train\": {\"seed\": \"2\"}}}", ZERO_ERROR_USAGE},
         {"{\"config\": {\"model\": {\"layers\": \"77\"}}}", ZERO_ERROR_USAGE},
+        {"{\"config\": {\"model\": {\"rope_factor\": \"1\", \"rope_low_freq\": \"1\", \"rope_original\": \"8192\", "
+         "\"recompute_none\": \"1\"}}}",
+         ZERO_OK}, /* which were settings */
+        {"{\"config\": {\"model\": {\"rope_factor\": \"32\"}}}", ZERO_ERROR_USAGE},
         {"{\"config\": [], \"data\": 3}", ZERO_OK}, /* such a checkpoint has no settings to compare */
     };
     static options_t options;

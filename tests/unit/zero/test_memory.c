@@ -159,21 +159,25 @@ static const char odd_model[] = SMALL_MODEL("dim = 36\nheads = 3\nvocab_size = 2
 static const struct {
     const char *model;
     int n_ranks, n_threads;
-    const char *options;
+    const char *options; /* and the case: mixed, if blocks recompute differently */
 } allocation_cases[] = {
-    {round_model, 1, 1, "--set train.global_batch=4 --stage 3 --set train.precision=bf16"},
-    {round_model, 1, 2, "--set train.global_batch=4 --stage 3 --set train.precision=fp32"},
-    {round_model, 2, 1, "--set train.global_batch=8 --stage 3 --set train.precision=bf16"},
-    {round_model, 2, 1, "--set train.global_batch=8 --stage 0 --set train.precision=fp32"},
-    {round_model, 2, 1, "--set train.global_batch=4 --stage 3 --set train.precision=bf16 --set model.recompute=full"},
-    {round_model, 2, 1, "--set train.global_batch=8 --stage 3 --set train.precision=bf16 --set train.fp8=linear"},
+    {round_model, 1, 1, "allocations --set train.global_batch=4 --stage 3 --set train.precision=bf16"},
+    {round_model, 1, 2, "allocations --set train.global_batch=4 --stage 3 --set train.precision=fp32"},
+    {round_model, 2, 1, "allocations --set train.global_batch=8 --stage 3 --set train.precision=bf16"},
+    {round_model, 2, 1, "allocations --set train.global_batch=8 --stage 0 --set train.precision=fp32"},
+    {round_model, 2, 1,
+     "allocations --set train.global_batch=4 --stage 3 --set train.precision=bf16 --set model.recompute=full"},
+    {round_model, 2, 1,
+     "allocations --set train.global_batch=8 --stage 3 --set train.precision=bf16 --set train.fp8=linear"},
     {round_model, 4, 1,
-     "--set train.global_batch=8 --stage 3 --set train.precision=bf16 --set train.fp8=linear --set zero.gather=fp8 "
+     "allocations --set train.global_batch=8 --stage 3 --set train.precision=bf16 --set train.fp8=linear --set "
+     "zero.gather=fp8 "
      "--set train.micro_batch=1 --set zero.shard_group=2"},
-    {odd_model, 1, 2, "--set train.global_batch=4 --stage 3 --set train.precision=fp32"},
-    {odd_model, 2, 1, "--set train.global_batch=24 --stage 3 --set train.precision=bf16"},
-    {odd_model, 2, 1, "--set train.global_batch=8 --stage 3 --set train.precision=fp32 --set model.recompute=light"},
-    {round_model, 1, 1, "--set train.global_batch=4 --set model.recompute=full --set model.recompute_none=1"},
+    {odd_model, 1, 2, "allocations --set train.global_batch=4 --stage 3 --set train.precision=fp32"},
+    {odd_model, 2, 1, "allocations --set train.global_batch=24 --stage 3 --set train.precision=bf16"},
+    {odd_model, 2, 1,
+     "allocations --set train.global_batch=8 --stage 3 --set train.precision=fp32 --set model.recompute=light"},
+    {round_model, 1, 1, "mixed --set train.global_batch=4"},
 };
 
 START_TEST(steady_state_allocates_nothing)
@@ -189,8 +193,8 @@ START_TEST(steady_state_allocates_nothing)
     snprintf(path, sizeof path, "%s/small.ini", directory);
     support_write_file(path, allocation_cases[_i].model, strlen(allocation_cases[_i].model));
     int code = support_mpirun(&output, LIMIT_S, allocation_cases[_i].n_ranks,
-                              "-wdir %s -x OMP_NUM_THREADS=%d %s/tests/mpi/memory_cases allocations %s small.ini",
-                              directory, allocation_cases[_i].n_threads, support_build(), allocation_cases[_i].options);
+                              "-wdir %s -x OMP_NUM_THREADS=%d %s/tests/mpi/memory_cases %s small.ini", directory,
+                              allocation_cases[_i].n_threads, support_build(), allocation_cases[_i].options);
     ck_assert_msg(code == 0, "%s: exit code %d\n%s", allocation_cases[_i].options, code, support_tail(output.err));
     if (support_count(output.out, "nothing counted") > 0)
         printf("SKIP: this build's allocator is not ours to count\n");

@@ -269,7 +269,7 @@ START_TEST(fp8_has_the_same_bits_at_every_stage_prefetch_gather_and_recomputatio
 {
     const int n_ranks = _i / 2 + 1;
     const char *arch = _i % 2 == 0 ? "" : "--set model.arch=llama --set model.kv_heads=1 --set model.ffn_dim=80 ";
-    enum { PREFETCH_0 = 4, LIGHT, FULL, ACCUMULATED_1, ACCUMULATED_3, EXACT_1, EXACT_3, BF16, N };
+    enum { PREFETCH_0 = 4, LIGHT, FULL, ACCUMULATED_1, ACCUMULATED_3, BF16, N };
     training_t runs[N];
     if (_i != 2 && _i != 5 && support_is_left_to_plain_build()) /* GPT-2 on two ranks, Llama on three */
         return;
@@ -282,20 +282,15 @@ START_TEST(fp8_has_the_same_bits_at_every_stage_prefetch_gather_and_recomputatio
     runs[ACCUMULATED_1] = with(
         n_ranks, "%s" FP8 "linear --set train.micro_batch=4 --stage 1 --set zero.reduce_every_micro_step=true", arch);
     runs[ACCUMULATED_3] = with(n_ranks, "%s" FP8 "linear --set train.micro_batch=4", arch);
-    runs[EXACT_1] = with(n_ranks, "%s" FP8 "linear-exact-dw --stage 1 --set model.recompute=light", arch);
-    runs[EXACT_3] = with(n_ranks, "%s" FP8 "linear-exact-dw --set zero.gather=fp8", arch);
     runs[BF16] = with(n_ranks, "%s" FP8 "none", arch);
     train_all(runs, N);
     expect_learning(&runs[0], 0);
     for (int i = 1; i <= FULL; i++)
         expect_same(&runs[0], &runs[i]);
     expect_same(&runs[ACCUMULATED_1], &runs[ACCUMULATED_3]);
-    expect_same(&runs[EXACT_1], &runs[EXACT_3]);
-    expect_different(&runs[0], &runs[EXACT_3]);
     expect_different(&runs[0], &runs[BF16]);
     /* fp8 keeps 3 bits and bf16 7: an element is off by up to 6%, a loss over 20 steps by what we measured, 0.6%. */
     expect_close(&runs[0], &runs[BF16], 0.02, 0.25);
-    expect_close(&runs[EXACT_3], &runs[BF16], 0.02, 0.25);
     forget(runs, N);
 }
 END_TEST
