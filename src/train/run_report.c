@@ -210,13 +210,13 @@ void run_report_start(const run_t *run)
     if (o->train.fp8 != FP8_NONE)
         report("fp8: the 4 matrices of each layer, %s; all else is computed in bf16",
                o->train.fp8 == FP8_LINEAR ? "forward and both gradients" : "forward and the gradient of their input");
-    if (o->zero.offload == OFFLOAD_OPTIMIZER && held.pinned_bytes > 0)
-        report("%.1f MiB of AdamW's state and gradients are in pinned host memory",
-               (double)held.pinned_bytes / 1048576.0);
-    else if (o->zero.offload == OFFLOAD_OPTIMIZER && zero_device_get_type(run->session.device) == ZERO_DEVICE_CPU)
-        report("[zero] offload = optimizer changes nothing here: on the CPU all state is in host memory");
-    else if (o->zero.offload == OFFLOAD_OPTIMIZER)
-        report("[zero] offload = optimizer: nothing is offloaded, all of AdamW's state is on the GPUs");
+    if (o->zero.offload != OFFLOAD_NONE && held.pinned_bytes > 0)
+        report("%.1f MiB of AdamW's state and gradients%s are in pinned host memory",
+               (double)held.pinned_bytes / 1048576.0, o->zero.offload == OFFLOAD_ALL ? " and of parameters" : "");
+    else if (o->zero.offload != OFFLOAD_NONE && zero_device_get_type(run->session.device) == ZERO_DEVICE_CPU)
+        report("[zero] offload changes nothing here: on the CPU all is in host memory");
+    else if (o->zero.offload != OFFLOAD_NONE)
+        report("[zero] offload: nothing is offloaded, all of AdamW's state is on the GPUs");
     report_stage_3(o);
     report_bits(run);
     if (!run_has_steps(run)) {
@@ -287,6 +287,8 @@ metrics_row_t run_make_row(run_t *run, const zero_step_result_t *result)
         .device_bytes = zero_memory_total(&held),
         .host_bytes = host_bytes(),
         .exposed_comm_ms = result->exposed_comm_ms,
+        .exposed_host_ms = result->exposed_host_ms,
+        .pcie_bytes = result->pcie_bytes,
         .has_fp8_scales = fp8.is_known,
         .fp8_min_scale = fp8.min_scale,
         .fp8_max_scale = fp8.max_scale};

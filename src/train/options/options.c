@@ -90,8 +90,9 @@ zero_config_t options_config(const options_t *o, int world_size)
     config.eps = (float)o->train.eps;
     config.weight_decay = (float)o->train.weight_decay;
     config.grad_clip = (float)o->train.grad_clip;
-    config.offload = o->zero.offload == OFFLOAD_OPTIMIZER;
+    config.offload = o->zero.offload != OFFLOAD_NONE;
     config.offload_ratio = (float)o->zero.offload_ratio;
+    config.offload_params = o->zero.offload == OFFLOAD_ALL ? (float)o->zero.offload_params_ratio : 0.0f;
     config.offload_update = (zero_offload_update_t)o->zero.offload_update;
     config.offload_threads = (int)o->zero.offload_threads;
     config.offload_ram = (float)o->zero.offload_ram;
@@ -109,10 +110,10 @@ zero_config_t options_config(const options_t *o, int world_size)
 zero_status_t options_check_device(const options_t *options)
 {
     bool on_gpu = options->device.type != ZERO_DEVICE_CPU;
-    if (on_gpu && options->zero.offload == OFFLOAD_OPTIMIZER && options->zero.stage == 0 && !options->plan)
+    if (on_gpu && options->zero.offload != OFFLOAD_NONE && options->zero.stage == 0 && !options->plan)
         return report_error(ZERO_ERROR_USAGE, "[zero] offload = optimizer: stage 0 cannot, since every rank holds "
                                               "all state: use stage 1, 2 or 3");
-    if (options->train.optimizer == ZERO_OPTIMIZER_MUON && options->zero.offload == OFFLOAD_OPTIMIZER)
+    if (options->train.optimizer == ZERO_OPTIMIZER_MUON && options->zero.offload != OFFLOAD_NONE)
         return report_error(ZERO_ERROR_USAGE,
                             "[train] optimizer = muon cannot be offloaded: use [zero] offload = none");
     if (!on_gpu && options->zero.comm == ZERO_COMM_NCCL)

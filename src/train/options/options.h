@@ -49,7 +49,7 @@ typedef enum options_documents { DOCUMENTS_JOIN, DOCUMENTS_SEPARATE } options_do
 typedef enum options_gather { GATHER_BF16, GATHER_FP8 } options_gather_t;
 typedef enum options_fp8 { FP8_NONE, FP8_LINEAR } options_fp8_t;
 typedef enum options_schedule { SCHEDULE_COSINE, SCHEDULE_LINEAR, SCHEDULE_CONSTANT, SCHEDULE_WSD } options_schedule_t;
-typedef enum options_offload { OFFLOAD_NONE, OFFLOAD_OPTIMIZER } options_offload_t;
+typedef enum options_offload { OFFLOAD_NONE, OFFLOAD_OPTIMIZER, OFFLOAD_ALL } options_offload_t;
 typedef enum options_reduction { REDUCTION_ORDERED, REDUCTION_NCCL } options_reduction_t;
 
 /* The model, and how its activations are kept. */
@@ -95,10 +95,11 @@ typedef struct train_options {
 
 /* How libzero shards, and moves what is sharded. */
 typedef struct zero_options {
-    int64_t stage;        /* or STAGE_AUTO */
-    int offload;          /* options_offload_t */
-    double offload_ratio; /* or ZERO_OFFLOAD_AUTO */
-    int offload_update;   /* zero_offload_update_t */
+    int64_t stage;               /* or STAGE_AUTO */
+    int offload;                 /* options_offload_t */
+    double offload_ratio;        /* or ZERO_OFFLOAD_AUTO */
+    double offload_params_ratio; /* of OFFLOAD_ALL; or ZERO_OFFLOAD_AUTO */
+    int offload_update;          /* zero_offload_update_t */
     int64_t offload_threads;
     double offload_ram;
     int64_t prefetch;

@@ -120,7 +120,10 @@ static void choose_forward(options_t *options)
     options->train.fp8 = FP8_NONE;
     options->train.eval_every = 0;
     options->zero.gather = GATHER_BF16;
-    options->zero.offload = OFFLOAD_NONE;
+    if (options->zero.offload == OFFLOAD_ALL) /* there is more room than in training */
+        options->zero.offload_params_ratio = (double)ZERO_OFFLOAD_AUTO;
+    else
+        options->zero.offload = OFFLOAD_NONE;
     options->zero.keep = 0;
     if (options->zero.stage == STAGE_AUTO)
         options->zero.stage = 3;

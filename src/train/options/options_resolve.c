@@ -286,6 +286,41 @@ static zero_status_t check_fp8(const options_t *o)
     return ZERO_OK;
 }
 
+/* Parameters are offloaded at stage 3, after all else of their units, and gathered in their own precision. */
+static zero_status_t resolve_offload(options_t *o)
+{
+    const double params = o->zero.offload_params_ratio, state = o->zero.offload_ratio;
+    const bool is_given = option_is_given(o, option_row_find("zero", "offload_params_ratio"));
+    if (o->zero.offload != OFFLOAD_ALL) {
+        if (is_given)
+            return report_error(ZERO_ERROR_USAGE,
+                                "[zero] offload_params_ratio: offload = %s keeps no parameters in host "
+                                "memory: set offload = all, or leave it out",
+                                o->zero.offload == OFFLOAD_NONE ? "none" : "optimizer");
+        return ZERO_OK;
+    }
+    if (o->zero.stage == STAGE_AUTO)
+        o->zero.stage = 3;
+    if (o->zero.stage != 3 && !o->plan)
+        return report_error(ZERO_ERROR_USAGE,
+                            "[zero] offload = all: stage %" PRId64 ": parameters are offloaded at stage "
+                            "3: use that, or offload = optimizer",
+                            o->zero.stage);
+    if (o->zero.gather == GATHER_FP8)
+        return report_error(ZERO_ERROR_USAGE,
+                            "[zero] offload = all: gather = fp8: offloaded parameters are gathered in "
+                            "bf16: use gather = bf16, or offload = optimizer");
+    if (!options_are_forward_only(o) && state >= 0.0 && params > state) {
+        if (is_given)
+            return report_error(ZERO_ERROR_USAGE,
+                                "[zero] offload_params_ratio: %g: a unit's optimizer state is offloaded "
+                                "before its parameters: set no more than offload_ratio = %g",
+                                params, state);
+        o->zero.offload_params_ratio = state;
+    }
+    return ZERO_OK;
+}
+
 static zero_status_t resolve_schedule(options_t *options)
 {
     double lr = options->train.lr;
@@ -358,6 +393,7 @@ zero_status_t options_resolve(options_t *options, int world_size)
     ZERO_TRY(resolve_batch(&resolved.train, world_size));
     ZERO_TRY(check_sizes(&resolved));
     ZERO_TRY(check_fp8(&resolved));
+    ZERO_TRY(resolve_offload(&resolved));
     ZERO_TRY(resolve_schedule(&resolved));
     ZERO_TRY(check_groups(&resolved, world_size));
     ZERO_TRY(check_hosts(&resolved, world_size));

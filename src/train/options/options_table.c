@@ -27,7 +27,8 @@ static const option_choice_t OPTIMIZERS[] = {{"adamw", ZERO_OPTIMIZER_ADAMW},
                                              {"adamw8bit", ZERO_OPTIMIZER_ADAMW8BIT},
                                              {0}};
 static const option_choice_t FP8S[] = {{"none", FP8_NONE}, {"linear", FP8_LINEAR}, {0}};
-static const option_choice_t OFFLOADS[] = {{"none", OFFLOAD_NONE}, {"optimizer", OFFLOAD_OPTIMIZER}, {0}};
+static const option_choice_t OFFLOADS[] = {
+    {"none", OFFLOAD_NONE}, {"optimizer", OFFLOAD_OPTIMIZER}, {"all", OFFLOAD_ALL}, {0}};
 static const option_choice_t SHARD_GROUPS[] = {{"world", ZERO_SHARD_GROUP_WORLD}, {"host", ZERO_SHARD_GROUP_HOST}, {0}};
 static const option_choice_t OFFLOAD_UPDATES[] = {{"auto", ZERO_OFFLOAD_UPDATE_AUTO},
                                                   {"device", ZERO_OFFLOAD_UPDATE_DEVICE},
@@ -159,9 +160,11 @@ const option_row_t option_rows[] = {
 
     INTEGER_OR_CHOICE(zero, stage, "3", 0, 3, NULL, STAGES,
         "What is sharded: 0 nothing, 1 optimizer state, 2 also gradients, 3 also parameters."),
-    CHOICE(zero, offload, "none", OFFLOADS, "What is kept in host memory."),
+    CHOICE(zero, offload, "none", OFFLOADS, "What is kept in host memory. all: parameters, too, at stage 3."),
     REAL_OR_WORD(zero, offload_ratio, "1", 0.0, 1.0, "auto", (double)ZERO_OFFLOAD_AUTO,
         "Fraction of the optimizer state to offload. auto: the fastest."),
+    REAL_OR_WORD(zero, offload_params_ratio, "1", 0.0, 1.0, "auto", (double)ZERO_OFFLOAD_AUTO,
+        "Fraction of the parameters that offload = all keeps in host memory. auto: as little as fits."),
     CHOICE(zero, offload_update, "auto", OFFLOAD_UPDATES,
         "What updates offloaded state. auto: the GPU if host memory can be pinned, else the CPU."),
     INTEGER(zero, offload_threads, "0", 0, ZERO_MAX_OFFLOAD_THREADS, NULL,

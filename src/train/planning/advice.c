@@ -32,7 +32,8 @@ static unsigned changes_of(const fit_choice_t *a, const fit_choice_t *b, bool of
            (a->keep != b->keep ? CHANGES_KEEP : 0u);
 }
 
-/* Adds the choices that fit with these options; a larger micro-batch is no way out. */
+/* Adds the choices that fit with these options. A larger micro-batch is no way out, unless fewer micro-steps spare
+ * gradients that would otherwise wait on the device. */
 static zero_status_t collect(const fit_t *fit, const options_t *o, const fit_choice_t *given, bool offloads,
                              candidates_t *candidates)
 {
@@ -51,7 +52,7 @@ static zero_status_t collect(const fit_t *fit, const options_t *o, const fit_cho
             candidates->least = p->choice;
             candidates->least_bytes = p->bytes;
         }
-        if (p->fits && p->choice.micro_batch <= given->micro_batch)
+        if (p->fits && (offloads || p->choice.micro_batch <= given->micro_batch))
             candidates->all[candidates->n++] =
                 (candidate_t){*p, changes_of(&p->choice, given, offloads && p->choice.offload_ratio > 0.0)};
     }
@@ -59,23 +60,32 @@ static zero_status_t collect(const fit_t *fit, const options_t *o, const fit_cho
     return status;
 }
 
+/* Returns whether more can be offloaded than is. */
+static bool can_offload(const fit_t *fit, int offload)
+{
+    return fit->machine.rates.is_gpu && offload > fit->asked.zero.offload &&
+           !(offload == OFFLOAD_ALL && fit->asked.zero.gather == GATHER_FP8);
+}
+
 /* Tries what the settings leave open if stage, recomputation, micro-batch, offload and keep are free. */
 static zero_status_t collect_all(const fit_t *fit, const fit_choice_t *given, candidates_t *candidates)
 {
-    bool can_offload = fit->machine.rates.is_gpu && fit->asked.zero.offload == OFFLOAD_NONE;
-    int n_keeps = given->keep > 0 ? 2 : 1, n_offloads = can_offload ? 2 : 1;
+    static const int MORE[] = {OFFLOAD_OPTIMIZER, OFFLOAD_ALL};
+    int n_keeps = given->keep > 0 ? 2 : 1;
     for (int without_keep = 0; without_keep < n_keeps; without_keep++)
-        for (int offloads = 0; offloads < n_offloads; offloads++) {
+        for (int more = -1; more < 2; more++) { /* -1: as it is given */
             options_t o = fit->asked;
+            if (more >= 0 && !can_offload(fit, MORE[more]))
+                continue;
             o.zero.stage = STAGE_AUTO;
             o.model.recompute = RECOMPUTE_AUTO;
             o.train.micro_batch = MICRO_BATCH_AUTO;
             o.zero.keep = without_keep ? 0 : o.zero.keep;
-            if (offloads) {
-                o.zero.offload = OFFLOAD_OPTIMIZER;
-                o.zero.offload_ratio = (double)ZERO_OFFLOAD_AUTO;
+            if (more >= 0) {
+                o.zero.offload = MORE[more];
+                o.zero.offload_ratio = o.zero.offload_params_ratio = (double)ZERO_OFFLOAD_AUTO;
             }
-            ZERO_TRY(collect(fit, &o, given, offloads, candidates));
+            ZERO_TRY(collect(fit, &o, given, more >= 0, candidates));
         }
     return ZERO_OK;
 }
@@ -156,9 +166,14 @@ zero_status_t fit_advise(const fit_t *fit, const fit_point_t *given, fit_advice_
         pick(&candidates, advice);
         status = find_ranks(fit, &given->choice, advice);
     }
-    if (status == ZERO_OK && advice->n_ranks == 0 && advice->n_points == 0 && candidates.least_bytes < UINT64_MAX) {
+    if (status == ZERO_OK && candidates.least_bytes < UINT64_MAX && advice->n_ranks != 2 * fit->machine.n_ranks) {
+        fit_advice_t least = {0};
         candidates.least.stage = 3; /* on more ranks that takes least */
-        status = find_ranks(fit, &candidates.least, advice);
+        status = find_ranks(fit, &candidates.least, &least);
+        if (least.n_ranks > 0 && (advice->n_ranks == 0 || least.n_ranks < advice->n_ranks)) {
+            advice->n_ranks = least.n_ranks;
+            advice->on_ranks = least.on_ranks;
+        }
     }
     free(candidates.all);
     return status;
@@ -184,7 +199,9 @@ static void describe_change(const fit_t *fit, const fit_choice_t *given, const f
     if (c->keep != given->keep)
         APPEND(" --set zero.keep=%" PRId64, c->keep);
     if (offloads)
-        APPEND(" --set zero.offload=optimizer --set zero.offload_ratio=auto");
+        APPEND(" --set zero.offload=%s --set zero.offload_ratio=auto", c->params_ratio > 0.0 ? "all" : "optimizer");
+    if (offloads && c->params_ratio > 0.0)
+        APPEND(" --set zero.offload_params_ratio=auto");
 #undef APPEND
 }
 

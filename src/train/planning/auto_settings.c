@@ -72,10 +72,16 @@ uint64_t fit_limited(const device_options_t *o, uint64_t available)
     return limit < available ? limit : available;
 }
 
+static bool params_are_auto(const options_t *o)
+{
+    return o->device.type != ZERO_DEVICE_CPU && o->zero.offload == OFFLOAD_ALL &&
+           o->zero.offload_params_ratio == (double)ZERO_OFFLOAD_AUTO;
+}
+
 void fit_describe_point(const options_t *asked, const fit_point_t *point, uint64_t budget, char *text, size_t n_bytes)
 {
     const fit_choice_t *c = &point->choice;
-    bool offloads = asked->zero.offload == OFFLOAD_OPTIMIZER && asked->device.type != ZERO_DEVICE_CPU;
+    bool offloads = asked->zero.offload != OFFLOAD_NONE && asked->device.type != ZERO_DEVICE_CPU;
     bool keeps = asked->zero.keep == ZERO_KEEP_AUTO && asked->device.type != ZERO_DEVICE_CPU;
     fit_unit_t unit = fit_unit_of(point->bytes);
     char recompute[FIT_MIX_BYTES];
@@ -87,6 +93,8 @@ void fit_describe_point(const options_t *asked, const fit_point_t *point, uint64
     APPEND(", micro_batch %" PRId64, c->micro_batch);
     if (offloads && asked->zero.offload_ratio == (double)ZERO_OFFLOAD_AUTO)
         APPEND(", offload_ratio %.4g", c->offload_ratio);
+    if (params_are_auto(asked))
+        APPEND(", offload_params_ratio %.4g", c->params_ratio);
     if (keeps)
         APPEND(", keep %" PRId64, c->keep);
     APPEND("; %.2f of %.2f %s", (double)point->bytes / unit.bytes, (double)budget / unit.bytes, unit.name);
@@ -126,7 +134,7 @@ zero_status_t fit_choose(options_t *o, const fit_machine_t *machine, uint64_t bu
 /* What is open of what libzero can decide alone: the least offload, and the most that is kept. */
 static bool ratio_is_auto(const options_t *o)
 {
-    return o->device.type != ZERO_DEVICE_CPU && o->zero.offload == OFFLOAD_OPTIMIZER &&
+    return o->device.type != ZERO_DEVICE_CPU && o->zero.offload != OFFLOAD_NONE &&
            o->zero.offload_ratio == (double)ZERO_OFFLOAD_AUTO;
 }
 
@@ -137,14 +145,15 @@ static bool keep_is_auto(const options_t *o)
 
 bool fit_leaves_open(const options_t *o)
 {
-    return options_have_auto(o) || ratio_is_auto(o) || keep_is_auto(o);
+    return options_have_auto(o) || ratio_is_auto(o) || params_are_auto(o) || keep_is_auto(o);
 }
 
 /* Returns whether libzero can decide all that is open. It does not know of a limit, and it decides one after the other.
  */
 static bool is_settled(const options_t *o)
 {
-    bool libzero_can = o->device.memory == 0.0 && !(ratio_is_auto(o) && keep_is_auto(o));
+    bool offload_is_auto = ratio_is_auto(o) || params_are_auto(o);
+    bool libzero_can = o->device.memory == 0.0 && !(offload_is_auto && keep_is_auto(o));
     return !options_have_auto(o) && (libzero_can || !fit_leaves_open(o));
 }
 

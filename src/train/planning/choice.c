@@ -26,6 +26,7 @@ void fit_apply(const fit_choice_t *choice, options_t *options)
     options->model.recompute_light = choice->light;
     options->train.micro_batch = choice->micro_batch;
     options->zero.offload_ratio = choice->offload_ratio;
+    options->zero.offload_params_ratio = choice->params_ratio;
     options->zero.keep = choice->keep;
 }
 
@@ -37,6 +38,7 @@ fit_choice_t fit_choice_of(const options_t *options)
                           .light = options->model.recompute_light,
                           .micro_batch = options->train.micro_batch,
                           .offload_ratio = options->zero.offload_ratio,
+                          .params_ratio = options->zero.offload_params_ratio,
                           .keep = options->zero.keep};
 }
 
@@ -73,12 +75,20 @@ void fit_destroy(fit_t *fit)
 
 /* ---- memory ---- */
 
+double fit_params_ratio(const options_t *o, double state_ratio)
+{
+    const double most = options_are_forward_only(o) || state_ratio < 0.0 ? 1.0 : state_ratio;
+    const double ratio = o->zero.offload_params_ratio < 0.0 ? 1.0 : o->zero.offload_params_ratio;
+    return o->zero.offload == OFFLOAD_ALL && o->zero.stage == 3 ? fmin(ratio, most) : 0.0;
+}
+
 static zero_status_t make_plan(fit_t *fit, fit_plan_t *plan)
 {
     const options_t *o = &fit->options;
     const fit_machine_t *machine = &fit->machine;
     zero_config_t config = options_config(o, machine->n_ranks);
     config.offload &= plan->offload_ratio > 0.0;
+    config.offload_params = (float)plan->params_ratio;
     if (config.shard_group == ZERO_SHARD_GROUP_HOST)
         config.shard_group = fit_ranks_of_host(machine);
     return zero_plan(fit->model.declaration, &config, (zero_device_type_t)o->device.type, machine->kind,
@@ -91,12 +101,13 @@ zero_status_t fit_plan_of(fit_t *fit, const zero_memory_t **memory)
     const options_t *o = &fit->options;
     fit_plan_t plan = {.stage = (int)o->zero.stage,
                        .accumulates = options_micro_steps(&o->train, fit->machine.n_ranks) > 1,
-                       .offload_ratio = o->zero.offload == OFFLOAD_OPTIMIZER ? o->zero.offload_ratio : 0.0,
+                       .offload_ratio = o->zero.offload != OFFLOAD_NONE ? o->zero.offload_ratio : 0.0,
+                       .params_ratio = fit_params_ratio(o, o->zero.offload_ratio),
                        .keep = o->zero.keep};
     for (int i = 0; i < fit->n_plans; i++) {
         const fit_plan_t *p = &fit->plans[i];
         if (p->stage == plan.stage && p->accumulates == plan.accumulates && p->keep == plan.keep &&
-            p->offload_ratio == plan.offload_ratio) {
+            p->offload_ratio == plan.offload_ratio && p->params_ratio == plan.params_ratio) {
             *memory = &p->memory;
             return ZERO_OK;
         }
@@ -186,7 +197,7 @@ static zero_status_t choose_keep(fit_t *fit, const zero_memory_t *user, fit_poin
 fit_open_t fit_find_open(const fit_t *fit, const fit_choice_t *choice)
 {
     bool on_gpu = fit->machine.rates.is_gpu, sharded = choice->stage == 3 && fit->machine.n_ranks > 1;
-    bool offloads = fit->options.zero.offload == OFFLOAD_OPTIMIZER && on_gpu && choice->stage > 0;
+    bool offloads = fit->options.zero.offload != OFFLOAD_NONE && on_gpu && choice->stage > 0;
     return (fit_open_t){.offloads = offloads,
                         .ratio = offloads && choice->offload_ratio == (double)ZERO_OFFLOAD_AUTO,
                         .keep = on_gpu && sharded && choice->keep == ZERO_KEEP_AUTO};

@@ -19,6 +19,7 @@ typedef struct fit_choice {
     int64_t none, light; /* recompute_none and recompute_light of options_t.model */
     int64_t micro_batch;
     double offload_ratio; /* 0: nothing, or the options don't offload */
+    double params_ratio;  /* [zero] offload_params_ratio; 0: none, or offload is not all */
     int64_t keep;
 } fit_choice_t;
 
@@ -36,7 +37,7 @@ typedef struct fit_point {
 typedef struct fit_plan {
     int stage;
     bool accumulates;
-    double offload_ratio;
+    double offload_ratio, params_ratio;
     int64_t keep;
     zero_memory_t memory;
 } fit_plan_t;

@@ -84,14 +84,11 @@ static void print_memory(const plan_report_t *report)
 static void print_traffic(const plan_report_t *report)
 {
     bool on_gpus = report->options->device.type != ZERO_DEVICE_CPU;
-    uint64_t to_gpu[PLAN_N_STAGES], to_host[PLAN_N_STAGES], most = 1, pcie = 0;
+    uint64_t most = 1, pcie = 0;
     const plan_traffic_t *t = &report->traffic;
     for (int stage = 0; stage < PLAN_N_STAGES; stage++) {
-        plan_pcie_t p = plan_pcie(report, stage);
-        to_gpu[stage] = p.to_gpu;
-        to_host[stage] = p.to_host;
-        pcie += p.to_gpu + p.to_host;
-        uint64_t all = t->most_local[stage] + t->most_received[stage] + p.to_gpu;
+        pcie += t->to_gpu[stage] + t->to_host[stage];
+        uint64_t all = t->most_local[stage] + t->most_received[stage] + t->to_gpu[stage];
         most = all > most ? all : most;
     }
     fit_unit_t unit = fit_unit_of(most);
@@ -105,8 +102,8 @@ static void print_traffic(const plan_report_t *report)
     if (report->ranks.n_hosts > 1)
         print_cells("over the network, in", t->most_received, unit);
     if (pcie > 0) {
-        print_cells("host memory to GPU", to_gpu, unit);
-        print_cells("GPU to host memory", to_host, unit);
+        print_cells("host memory to GPU", t->to_gpu, unit);
+        print_cells("GPU to host memory", t->to_host, unit);
     }
 }
 
@@ -203,7 +200,6 @@ static json_t *hosts_json(const plan_report_t *report, int stage)
 static json_t *stage_json(const plan_report_t *report, int stage)
 {
     uint64_t total = zero_memory_total(&report->least[stage]);
-    plan_pcie_t pcie = plan_pcie(report, stage);
     json_t *over = report->room == PLAN_ROOM_UNKNOWN
                        ? json_null()
                        : json_integer(total > report->room ? (json_int_t)(total - report->room) : 0);
@@ -213,8 +209,9 @@ static json_t *stage_json(const plan_report_t *report, int stage)
                      (json_int_t)zero_memory_total(&report->kept[stage]), "pinned_host_memory",
                      (json_int_t)report->least[stage].pinned_bytes, "over", over, "step", "rank_from_its_host",
                      (json_int_t)report->traffic.most_local[stage], "rank_from_others",
-                     (json_int_t)report->traffic.most_received[stage], "host_memory_to_gpu", (json_int_t)pcie.to_gpu,
-                     "gpu_to_host_memory", (json_int_t)pcie.to_host, "hosts", hosts_json(report, stage));
+                     (json_int_t)report->traffic.most_received[stage], "host_memory_to_gpu",
+                     (json_int_t)report->traffic.to_gpu[stage], "gpu_to_host_memory",
+                     (json_int_t)report->traffic.to_host[stage], "hosts", hosts_json(report, stage));
 }
 
 /* What was chosen for settings that are auto; null: nothing is, or no memory is known. */

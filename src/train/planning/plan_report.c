@@ -15,20 +15,6 @@ bool plan_hosts_are_equal(const plan_report_t *report)
     return alike;
 }
 
-plan_pcie_t plan_pcie(const plan_report_t *report, int stage)
-{
-    const options_t *o = report->options;
-    uint64_t pinned = report->least[stage].pinned_bytes;
-    if (pinned == 0)
-        return (plan_pcie_t){0};
-    if (o->zero.offload_update != ZERO_OFFLOAD_UPDATE_HOST) /* all of the state, there and back */
-        return (plan_pcie_t){.to_gpu = pinned, .to_host = pinned};
-    double ratio = o->zero.offload_ratio == (double)ZERO_OFFLOAD_AUTO ? 1.0 : o->zero.offload_ratio;
-    uint64_t n_elems = (uint64_t)(ratio * (double)report->n_params / (double)report->ranks.n);
-    return (plan_pcie_t){.to_gpu = n_elems * zero_dtype_size((zero_dtype_t)o->train.precision),
-                         .to_host = n_elems * sizeof(float)};
-}
-
 uint64_t plan_save_copy_bytes(const plan_report_t *report)
 {
     const options_t *o = report->options;
@@ -84,7 +70,7 @@ static void print_memory(const plan_report_t *report)
     print_row("total", plans, zero_memory_total);
     if (on_gpus)
         printf("plus CUDA, its libraries and graphs: about 590000000 (seen on H200s)\n");
-    if (options->zero.offload == OFFLOAD_OPTIMIZER && hosts)
+    if (options->zero.offload != OFFLOAD_NONE && hosts)
         print_row("pinned host memory", plans, pinned_bytes);
     if (options->zero.offload_ratio == (double)ZERO_OFFLOAD_AUTO && hosts) {
         print_row("total, no offload", report->without, zero_memory_total);

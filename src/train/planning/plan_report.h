@@ -17,6 +17,7 @@ typedef struct plan_ranks {
 typedef struct plan_traffic {
     zero_traffic_t *ranks; /* [n] */
     uint64_t most_local[PLAN_N_STAGES], most_received[PLAN_N_STAGES];
+    uint64_t to_gpu[PLAN_N_STAGES], to_host[PLAN_N_STAGES]; /* that each rank copies between host memory and its GPU */
     uint64_t (*received)[PLAN_N_STAGES], (*sent)[PLAN_N_STAGES]; /* [n_hosts] */
 } plan_traffic_t;
 
@@ -42,11 +43,6 @@ typedef struct plan_report {
     uint64_t checkpoint_bytes; /* of one checkpoint's arrays */
 } plan_report_t;
 
-/* What a step copies between a GPU and host memory because of offload, on each rank. */
-typedef struct plan_pcie {
-    uint64_t to_gpu, to_host;
-} plan_pcie_t;
-plan_pcie_t plan_pcie(const plan_report_t *report, int stage);
 /* What a rank copies to host memory while a checkpoint is written: 12 bytes for each element that it owns. 0: nothing.
  */
 uint64_t plan_save_copy_bytes(const plan_report_t *report);

@@ -1,6 +1,7 @@
 /* show_fit.c - see show_fit.h; fit_command.c has the JSON. */
 #include "train/planning/show_fit.h"
 
+#include <math.h>
 #include <string.h>
 
 #include "train/report/output_file.h"
@@ -71,7 +72,7 @@ static void print_machine(FILE *file, const fit_report_t *report)
                 fit->machine.ranks_per_host, fit->machine.rates.network * 1e-9);
     fprintf(file, "a plan may take %.2f of a %s's %.2f GiB\n", (double)fit->budget / 0x1p30, devices,
             (double)report->available / 0x1p30);
-    if (o->zero.offload == OFFLOAD_OPTIMIZER && fit->machine.rates.is_gpu) {
+    if (o->zero.offload != OFFLOAD_NONE && fit->machine.rates.is_gpu) {
         if (fit->host_budget == FIT_HOST_UNKNOWN)
             fprintf(file, "and any host memory for offload: say what a host has with --host-memory SIZE\n");
         else
@@ -89,8 +90,10 @@ static void print_point(FILE *file, const fit_t *fit, const fit_point_t *p, char
     fprintf(file, "%c %8.2f %s %10.1f ms %10.0f %6d %9s %11lld %9d", mark, (double)p->bytes / unit.bytes, unit.name,
             p->time.total, fit_tokens_per_s(fit, p), p->choice.stage, recompute, (long long)p->choice.micro_batch,
             (int)(fit->asked.train.global_batch / (p->choice.micro_batch * fit->machine.n_ranks)));
-    if (fit->asked.zero.offload == OFFLOAD_OPTIMIZER)
+    if (fit->asked.zero.offload != OFFLOAD_NONE)
         fprintf(file, " %8.2f", p->choice.offload_ratio);
+    if (fit->asked.zero.offload == OFFLOAD_ALL)
+        fprintf(file, " %7.2f", p->choice.params_ratio);
     if (fit->asked.zero.keep != 0)
         fprintf(file, " %5lld", (long long)p->choice.keep);
     fprintf(file, "\n");
@@ -102,9 +105,9 @@ static void print_points(FILE *file, const fit_report_t *report)
     const fit_t *fit = report->fit;
     const fit_result_t *result = report->result;
     bool has_mix = false;
-    fprintf(file, "  %12s %13s %10s %6s %9s %11s %9s%s%s\n", "memory", "a step", "tokens/s", "stage", "recompute",
-            "micro-batch", "per step", fit->asked.zero.offload == OFFLOAD_OPTIMIZER ? "  offload" : "",
-            fit->asked.zero.keep != 0 ? "  keep" : "");
+    fprintf(file, "  %12s %13s %10s %6s %9s %11s %9s%s%s%s\n", "memory", "a step", "tokens/s", "stage", "recompute",
+            "micro-batch", "per step", fit->asked.zero.offload != OFFLOAD_NONE ? "  offload" : "",
+            fit->asked.zero.offload == OFFLOAD_ALL ? "  params" : "", fit->asked.zero.keep != 0 ? "  keep" : "");
     for (int i = 0; i < result->n_points; i++) {
         const fit_point_t *p = &result->points[i];
         if (p->is_on_frontier || i == result->best) {
@@ -151,8 +154,11 @@ void fit_print_text(FILE *file, const fit_report_t *report)
             "train.global_batch=%lld",
             best->choice.stage, fit_recompute_setting(&best->choice), (long long)best->choice.micro_batch,
             (long long)report->fit->asked.train.global_batch);
-    if (o->zero.offload == OFFLOAD_OPTIMIZER && o->zero.offload_ratio == (double)ZERO_OFFLOAD_AUTO)
+    if (o->zero.offload != OFFLOAD_NONE && o->zero.offload_ratio == (double)ZERO_OFFLOAD_AUTO)
         fprintf(file, " --set zero.offload_ratio=%.9g", best->choice.offload_ratio);
+    if (o->zero.offload == OFFLOAD_ALL && o->zero.offload_params_ratio == (double)ZERO_OFFLOAD_AUTO)
+        fprintf(file, " --set zero.offload_params_ratio=%.9g",
+                fmin(best->choice.params_ratio, best->choice.offload_ratio));
     if (o->zero.keep == ZERO_KEEP_AUTO)
         fprintf(file, " --set zero.keep=%lld", (long long)best->choice.keep);
     fprintf(file, "\n");

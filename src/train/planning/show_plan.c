@@ -45,6 +45,8 @@ static zero_config_t stage_config(const options_t *options, const plan_ranks_t *
 {
     zero_config_t config = options_config(options, ranks->n);
     config.stage = stage;
+    if (stage < 3)
+        config.offload_params = 0.0f; /* parameters are offloaded at stage 3 */
     if (config.shard_group == ZERO_SHARD_GROUP_HOST)
         config.shard_group = ranks->per_host;
     return config;
@@ -56,6 +58,8 @@ static zero_status_t plan_stages(const options_t *options, const plan_ranks_t *r
     for (int stage = 0; stage < PLAN_N_STAGES; stage++) {
         zero_config_t config = stage_config(options, ranks, stage);
         config.offload &= choice.offload && stage > 0; /* stage 0 has none */
+        if (!choice.offload)
+            config.offload_params = 0.0f;
         if (choice.keep && config.keep == ZERO_KEEP_AUTO)
             config.keep = zero_model_n_units(model->declaration);
         ZERO_TRY(zero_plan(model->declaration, &config, (zero_device_type_t)options->device.type, ranks->memory_kind,
@@ -91,6 +95,8 @@ static zero_status_t plan_traffic(const options_t *options, const plan_ranks_t *
             const zero_traffic_t *of = &traffic->ranks[rank];
             uint64_t *local = &traffic->most_local[stage], *received = &traffic->most_received[stage];
             *local = of->local_bytes > *local ? of->local_bytes : *local;
+            traffic->to_gpu[stage] = of->to_gpu_bytes; /* every rank's */
+            traffic->to_host[stage] = of->to_host_bytes;
             *received = of->received_bytes > *received ? of->received_bytes : *received;
             traffic->received[ranks->hosts[rank]][stage] += of->received_bytes;
             traffic->sent[ranks->hosts[rank]][stage] += of->sent_bytes;

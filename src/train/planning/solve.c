@@ -60,8 +60,9 @@ static zero_status_t add_groups(fit_t *fit, int64_t micro_batch, groups_t *group
 {
     const options_t *o = &fit->asked;
     fit_choice_t choice = fit_choice_of(o);
-    bool offloads = o->zero.offload == OFFLOAD_OPTIMIZER && fit->machine.rates.is_gpu; /* stage 0 has none */
-    int first = o->zero.stage != STAGE_AUTO ? (int)o->zero.stage : offloads ? 1 : 0;
+    bool offloads = o->zero.offload != OFFLOAD_NONE && fit->machine.rates.is_gpu; /* stage 0 has none */
+    int least = o->zero.offload == OFFLOAD_ALL ? 3 : offloads ? 1 : 0; /* parameters are offloaded at stage 3 */
+    int first = o->zero.stage != STAGE_AUTO ? (int)o->zero.stage : least;
     int last = o->zero.stage != STAGE_AUTO ? (int)o->zero.stage : 3, n_added;
     fit_group_t *grown = realloc(groups->all, (size_t)(groups->n + 4 * FIT_N_KINDS) * sizeof *grown);
     if (!grown)
@@ -208,11 +209,30 @@ static zero_status_t solve(fit_t *fit, groups_t *groups, fit_result_t *result)
     return ZERO_OK;
 }
 
+/* offload_params_ratio = auto is tried in steps of 1 / this. */
+#define PARAMS_RATIOS 8
+
+/* Solves with as few parameters in host memory as fit: they cost more time than anything else. */
+static zero_status_t solve_params(fit_t *fit, groups_t *groups, fit_result_t *result)
+{
+    const double asked = fit->asked.zero.offload_params_ratio;
+    const bool is_open = fit->asked.zero.offload == OFFLOAD_ALL && asked == (double)ZERO_OFFLOAD_AUTO;
+    zero_status_t status = ZERO_OK;
+    for (int i = 0; i <= (is_open ? PARAMS_RATIOS : 0) && status == ZERO_OK && result->best < 0; i++) {
+        fit->asked.zero.offload_params_ratio = is_open ? (double)i / PARAMS_RATIOS : asked;
+        fit->options.zero.offload_params_ratio = fit->asked.zero.offload_params_ratio;
+        groups->n = result->n_points = 0;
+        status = solve(fit, groups, result);
+    }
+    fit->asked.zero.offload_params_ratio = asked;
+    return status;
+}
+
 zero_status_t fit_solve(fit_t *fit, fit_result_t *result)
 {
     groups_t groups = {0};
     *result = (fit_result_t){.best = -1, .least = -1};
-    zero_status_t status = solve(fit, &groups, result);
+    zero_status_t status = solve_params(fit, &groups, result);
     free(groups.all);
     if (status == ZERO_OK)
         return ZERO_OK;

@@ -245,7 +245,7 @@ fit_wire_t fit_wire_s(const fit_work_t *work, const fit_variant_t *variant, fit_
 static double offloaded_share(const fit_work_t *work, const fit_variant_t *variant)
 {
     const options_t *o = work->options;
-    bool offloads = o->zero.offload == OFFLOAD_OPTIMIZER && work->shape.on_gpu && o->zero.stage > 0;
+    bool offloads = o->zero.offload != OFFLOAD_NONE && work->shape.on_gpu && o->zero.stage > 0;
     return offloads ? fmax(variant->offload_ratio, 0.0) : 0.0;
 }
 
@@ -284,9 +284,19 @@ static double copy_s(const fit_machine_t *machine, copies_t c)
 typedef struct streamed {
     double state, grad;  /* bytes of an element: of its state, of its gradient if that leaves the GPU */
     double share;        /* that is offloaded, of the units in backward's order the first */
+    double params;       /* bytes of offloaded parameters, which every pass fetches */
     double staged, rest; /* elements */
     double returning;    /* staged, but with gradients that were sent before their buffer was idle */
 } streamed_t;
+
+/* Returns the bytes of a rank's offloaded parameters. */
+static double params_bytes(const fit_work_t *work, const fit_variant_t *variant)
+{
+    const options_t *o = work->options;
+    const double share = work->shape.on_gpu ? fit_params_ratio(o, variant->offload_ratio) : 0.0;
+    return share * fit_n_params(&work->shape) / (double)work->machine->n_ranks *
+           (double)zero_dtype_size((zero_dtype_t)o->train.precision);
+}
 
 /* Gradients leave at once if a unit is reduced once a step. Buffers fall idle from the last unit down. So the gradients
  * of a unit find their chunk's buffer idle if that is in the activations of no earlier unit (state_staging.c,
@@ -297,7 +307,9 @@ static streamed_t stream_of(const fit_work_t *work, const fit_variant_t *variant
     const options_t *o = work->options;
     const double master_lo = o->train.precision == ZERO_FP32 ? 0.0 : o->train.precision == ZERO_BF16 ? 2.0 : 4.0;
     const bool leaves = work->shape.micro_steps == 1.0 || work->shape.adds_locally;
-    streamed_t s = {.state = array_bytes(o) + master_lo,
+    const double param_share = n > 0.0 ? params_bytes(work, variant) / n : 0.0; /* they are updated on the GPU, too */
+    streamed_t s = {.state = array_bytes(o) + master_lo + param_share,
+                    .params = params_bytes(work, variant),
                     .grad = leaves ? sizeof(float) : 0.0,
                     .share = offloaded_share(work, variant)};
     const double room = variant->activation_bytes / (s.state + s.grad);
@@ -316,7 +328,7 @@ static double fetch_s(const fit_machine_t *machine, const streamed_t *s, double 
 {
     const double of_rest = s->share * s->rest / (s->staged + s->rest);
     const copies_t first = {.in = of_rest * s->staged * s->state, .out = s->rest * s->grad};
-    const copies_t all = {.in = s->staged * s->state, .out = (s->rest + s->returning) * s->grad};
+    const copies_t all = {.in = s->staged * s->state + s->params, .out = (s->rest + s->returning) * s->grad};
     return fmax(excess(copy_s(machine, first), of_rest * backward), excess(copy_s(machine, all), backward));
 }
 
@@ -325,7 +337,7 @@ static double fetch_s(const fit_machine_t *machine, const streamed_t *s, double 
  * waits for its own chunks alone, so all of it is beside forward. */
 static double store_s(const fit_machine_t *machine, const streamed_t *s, double forward)
 {
-    const copies_t staged = {.in = s->returning * s->grad, .out = s->staged * s->state};
+    const copies_t staged = {.in = s->returning * s->grad + s->params, .out = s->staged * s->state};
     const copies_t rest = {.in = s->rest * (s->state + s->grad), .out = s->rest * s->state};
     return excess(copy_s(machine, staged) + copy_s(machine, rest), forward);
 }
@@ -338,12 +350,18 @@ double fit_offload_s(const fit_work_t *work, const fit_variant_t *variant, fit_p
     const double n = offloaded_share(work, variant) * fit_n_params(&work->shape) / (double)machine->n_ranks;
     if (n == 0.0)
         return 0.0;
+    const double fetch = copy_s(machine, (copies_t){.in = params_bytes(work, variant)}); /* of one pass */
+    const double others =
+        (work->shape.micro_steps - 1.0) * (excess(fetch, beside.forward) + excess(fetch, beside.backward));
     if (o->zero.offload_update == ZERO_OFFLOAD_UPDATE_HOST) {
         const double update = n * (18.0 + 2.0 * array_bytes(o)) / (machine->rates.host_adam / in_host);
-        return excess(fmax(update, copy_s(machine, (copies_t){.out = n * sizeof(float)})), beside.forward);
+        return others + excess(fetch, beside.backward) +
+               excess(fmax(update,
+                           copy_s(machine, (copies_t){.in = params_bytes(work, variant), .out = n * sizeof(float)})),
+                      beside.forward);
     }
     const streamed_t s = stream_of(work, variant, n);
-    return fetch_s(machine, &s, beside.backward) + store_s(machine, &s, beside.forward);
+    return others + fetch_s(machine, &s, beside.backward) + store_s(machine, &s, beside.forward);
 }
 
 double fit_optimizer_s(const fit_work_t *work, const fit_variant_t *variant)

@@ -47,6 +47,8 @@ typedef struct fit_variant {
 } fit_variant_t;
 
 fit_shape_t fit_shape_of(const options_t *options, const fit_machine_t *machine);
+/* Returns the share of the parameters that is in host memory: no more than of the optimizer's state. */
+double fit_params_ratio(const options_t *options, double state_ratio);
 /* Returns the model's parameters. */
 double fit_n_params(const fit_shape_t *shape);
 

@@ -36,7 +36,7 @@ typedef enum wire_type { WIRE_VARINT = 0, WIRE_64 = 1, WIRE_BYTES = 2, WIRE_32 =
 #define MAX_TAG_BYTES 16
 /* Key and length of the value; key and length of its tag; the tag; key and float. */
 #define MAX_VALUE_BYTES (2 + 2 + MAX_TAG_BYTES + 5)
-#define MAX_VALUES 14
+#define MAX_VALUES 16
 #define MAX_SUMMARY_BYTES (MAX_VALUES * MAX_VALUE_BYTES)
 /* Wall time; step; key and length of the summary. */
 #define MAX_EVENT_BYTES (9 + 11 + 3 + MAX_SUMMARY_BYTES)
@@ -247,6 +247,8 @@ static void put_summary(message_t *event, const metrics_row_t *row)
         {"step_ms", true, row->step_ms},
         {"mfu", row->mfu >= 0, row->mfu},
         {"exposed_comm_ms", true, row->exposed_comm_ms},
+        {"exposed_host_ms", true, row->exposed_host_ms},
+        {"pcie_bytes", true, (double)row->pcie_bytes},
         {"tokens", true, (double)row->tokens},
         {"skipped", true, row->skipped},
         {"device_bytes", true, (double)row->device_bytes},
