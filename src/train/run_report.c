@@ -287,6 +287,7 @@ metrics_row_t run_make_row(run_t *run, const zero_step_result_t *result)
         .device_bytes = zero_memory_total(&held),
         .host_bytes = host_bytes(),
         .exposed_comm_ms = result->exposed_comm_ms,
+        .has_offload = held.pinned_bytes > 0,
         .exposed_host_ms = result->exposed_host_ms,
         .pcie_bytes = result->pcie_bytes,
         .has_fp8_scales = fp8.is_known,

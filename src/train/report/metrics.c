@@ -152,8 +152,10 @@ static void write_row(FILE *file, const metrics_row_t *row, const char *run)
     write_number(file, "mfu", row->mfu < 0 ? (double)NAN : row->mfu);
     fprintf(file, ", \"device_bytes\": %" PRIu64 ", \"host_bytes\": %" PRIu64, row->device_bytes, row->host_bytes);
     write_number(file, "exposed_comm_ms", row->exposed_comm_ms);
-    write_number(file, "exposed_host_ms", row->exposed_host_ms);
-    fprintf(file, ", \"pcie_bytes\": %" PRIu64, row->pcie_bytes);
+    if (row->has_offload) {
+        write_number(file, "exposed_host_ms", row->exposed_host_ms);
+        fprintf(file, ", \"pcie_bytes\": %" PRIu64, row->pcie_bytes);
+    }
     fprintf(file, ", \"time\": %.3f", row->time_s);
     if (row->has_val_loss)
         write_number(file, "val_loss", row->val_loss);

@@ -17,7 +17,9 @@ typedef struct metrics_row {
     double step_ms, tokens_per_s,
         mfu; /* mfu: 0..1 of the device's peak; negative, printed as null, if that is unknown */
     uint64_t device_bytes, host_bytes;
-    double exposed_comm_ms, exposed_host_ms;
+    double exposed_comm_ms;
+    bool has_offload; /* something is in host memory: the next two are written */
+    double exposed_host_ms;
     uint64_t pcie_bytes;
     bool has_val_loss;
     float val_loss;

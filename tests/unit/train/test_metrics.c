@@ -33,7 +33,9 @@ static metrics_row_t plain_row(int64_t step)
                            .mfu = 0.25,
                            .device_bytes = UINT64_C(80000000000),
                            .host_bytes = 4096,
-                           .exposed_comm_ms = 0.75};
+                           .exposed_comm_ms = 0.75,
+                           .exposed_host_ms = 0.5,
+                           .pcie_bytes = UINT64_C(9007199254740993)};
 }
 
 /* Returns the i-th line of the file as an object; NULL if there is none. */

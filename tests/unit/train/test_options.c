@@ -130,8 +130,9 @@ static const struct setting {
     {"train", "eval_batches", "20", {"1", "100"}, {"0", "-1"}},
     {"train", "sample_every", "0", {"0", "500"}, {"-1"}},
     {"zero", "stage", "3", {"0", "1", "2", "3", "auto"}, {"4", "-1", "three"}},
-    {"zero", "offload", "none", {"none", "optimizer"}, {"cpu"}},
+    {"zero", "offload", "none", {"none", "optimizer", "all"}, {"cpu"}},
     {"zero", "offload_ratio", "1", {"0", "0.5", "1", "auto"}, {"1.01", "-0.1", "-1", "Auto", "automatic"}},
+    {"zero", "offload_params_ratio", "1", {"0", "0.5", "1", "auto"}, {"1.01", "-1", "all"}},
     {"zero", "offload_update", "auto", {"auto", "device", "host"}, {"cpu", "gpu", "Host", ""}},
     {"zero", "offload_threads", "0", {"0", "1", "96"}, {"-1", "1025", "all"}},
     {"zero", "offload_ram", "0.5", {"0.1", "1"}, {"0", "1.5", "-1", "auto"}},
@@ -554,6 +555,8 @@ START_TEST(settings_that_the_device_lacks_are_refused)
                  {"zero.comm=mpi", ZERO_DEVICE_CPU, NULL},
                  {"zero.offload=optimizer", ZERO_DEVICE_CUDA, NULL},
                  {"zero.offload=optimizer", ZERO_DEVICE_CPU, NULL},
+                 {"zero.offload=all", ZERO_DEVICE_CUDA, NULL},
+                 {"zero.offload=all", ZERO_DEVICE_CPU, NULL},
                  {"zero.reduction=nccl", ZERO_DEVICE_CUDA, NULL},
                  {"zero.reduction=nccl", ZERO_DEVICE_CPU, NULL}};
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
