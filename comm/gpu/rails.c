@@ -49,7 +49,8 @@ typedef struct rail_lane {
 typedef struct rails {
     zero_comm_ops_t ops;
     zero_comm_t *local, *between;
-    zero_device_streams_t streams;
+    zero_device_t *device; /* its streams and events */
+    const zero_device_ops_t *device_ops;
     zero_window_t staging; /* of `local`; made with the first window */
     size_t staging_bytes;
     int *hosts;                 /* [size] numbers of the ranks' hosts */
@@ -155,12 +156,12 @@ static zero_status_t fence(zero_comm_t *comm, zero_lane_t lane, zero_stream_t st
 
 static zero_status_t record(const rails_t *rails, struct zero_event *event, zero_stream_t stream)
 {
-    return rails->streams.event_record(rails->streams.device, event, stream);
+    return rails->device_ops->event_record(rails->device, event, stream);
 }
 
 static zero_status_t wait_for(const rails_t *rails, zero_stream_t stream, struct zero_event *event)
 {
-    return rails->streams.stream_wait(rails->streams.device, stream, event);
+    return rails->device_ops->stream_wait(rails->device, stream, event);
 }
 
 /* Makes what is received from now on wait for what the lane's stream has done. */
@@ -331,20 +332,20 @@ static zero_status_t all_to_all(zero_comm_t *comm, zero_lane_t lane, const zero_
 
 /* ---- Beginning and end ---- */
 
-static zero_status_t prepare_lane(const zero_device_streams_t *streams, rail_lane_t *lane)
+static zero_status_t prepare_lane(const rails_t *rails, rail_lane_t *lane)
 {
-    ZERO_TRY(streams->stream_create(streams->device, true, &lane->receives));
-    ZERO_TRY(streams->event_create(streams->device, false, &lane->forked));
-    ZERO_TRY(streams->event_create(streams->device, false, &lane->received));
-    return streams->event_create(streams->device, false, &lane->passed);
+    ZERO_TRY(rails->device_ops->stream_create(rails->device, true, &lane->receives));
+    ZERO_TRY(rails->device_ops->event_create(rails->device, false, &lane->forked));
+    ZERO_TRY(rails->device_ops->event_create(rails->device, false, &lane->received));
+    return rails->device_ops->event_create(rails->device, false, &lane->passed);
 }
 
-static void destroy_lane(const zero_device_streams_t *streams, rail_lane_t *lane)
+static void destroy_lane(const rails_t *rails, rail_lane_t *lane)
 {
-    streams->event_destroy(streams->device, lane->forked);
-    streams->event_destroy(streams->device, lane->received);
-    streams->event_destroy(streams->device, lane->passed);
-    streams->stream_destroy(streams->device, lane->receives);
+    rails->device_ops->event_destroy(rails->device, lane->forked);
+    rails->device_ops->event_destroy(rails->device, lane->received);
+    rails->device_ops->event_destroy(rails->device, lane->passed);
+    rails->device_ops->stream_destroy(rails->device, lane->receives);
 }
 
 /* Frees what is its own. */
@@ -352,7 +353,7 @@ static void discard(zero_comm_t *comm)
 {
     rails_t *rails = comm->transport;
     for (int i = 0; i < ZERO_N_LANES; i++)
-        destroy_lane(&rails->streams, &rails->lanes[i]);
+        destroy_lane(rails, &rails->lanes[i]);
     free(rails->hosts);
     free(rails->pulls);
     free(rails->exchanges);
@@ -399,12 +400,12 @@ static zero_status_t prepare(zero_comm_t *comm)
         return zero_fail(ZERO_ERROR_MEMORY, "no memory for a communicator of %d GPUs", comm->size);
     zero_comm_hosts(comm, rails->hosts);
     for (int i = 0; i < ZERO_N_LANES; i++)
-        ZERO_TRY(prepare_lane(&rails->streams, &rails->lanes[i]));
+        ZERO_TRY(prepare_lane(rails, &rails->lanes[i]));
     return ZERO_OK;
 }
 
-zero_status_t zero_comm_rails_create(zero_comm_t *host, zero_comm_t *local, zero_comm_t *between,
-                                     const zero_device_streams_t *streams, size_t staging_bytes, zero_comm_t **comm)
+zero_status_t zero_comm_rails_create(zero_comm_t *host, zero_comm_t *local, zero_comm_t *between, zero_device_t *device,
+                                     const zero_device_ops_t *ops, size_t staging_bytes, zero_comm_t **comm)
 {
     zero_comm_t *made;
     ZERO_TRY(zero_comm_gpu_create(host, &rails_ops, sizeof(rails_t), &made));
@@ -413,7 +414,8 @@ zero_status_t zero_comm_rails_create(zero_comm_t *host, zero_comm_t *local, zero
     rails->ops.blocks = between->ops->blocks;
     rails->local = local;
     rails->between = between;
-    rails->streams = *streams;
+    rails->device = device;
+    rails->device_ops = ops;
     rails->staging_bytes = staging_bytes;
     divide_staging(rails);
     made->ops = &rails->ops;

@@ -19,7 +19,8 @@
 #define PAGE_BYTES ((size_t)4096)
 
 typedef struct through_host {
-    zero_device_memory_t memory;
+    zero_device_t *device; /* its memory */
+    const zero_device_ops_t *device_ops;
     size_t chunk_bytes;         /* the most of one rank's data that moves at once */
     zero_window_t outgoing;     /* a window of the host communicator: a chunk for each rank */
     void *incoming;             /* a chunk from each rank */
@@ -31,21 +32,21 @@ typedef struct through_host {
 
 static zero_status_t window_create(zero_comm_t *comm, size_t n_bytes, zero_window_t *window)
 {
-    const zero_device_memory_t *memory = &((through_host_t *)comm->transport)->memory;
+    const through_host_t *transport = comm->transport;
     void *data = NULL;
-    zero_status_t mine = memory->alloc(memory->device, zero_comm_gpu_window_bytes(n_bytes), &data);
+    zero_status_t mine = transport->device_ops->alloc(transport->device, zero_comm_gpu_window_bytes(n_bytes), &data);
     zero_status_t status = zero_comm_agree(comm, mine);
     if (status == ZERO_OK)
         *window = (zero_window_t){.local = data, .n_bytes = n_bytes};
     else if (mine == ZERO_OK)
-        memory->free(memory->device, data, zero_comm_gpu_window_bytes(n_bytes));
+        transport->device_ops->free(transport->device, data, zero_comm_gpu_window_bytes(n_bytes));
     return status;
 }
 
 static void window_destroy(zero_comm_t *comm, zero_window_t *window)
 {
-    const zero_device_memory_t *memory = &((through_host_t *)comm->transport)->memory;
-    memory->free(memory->device, window->local, zero_comm_gpu_window_bytes(window->n_bytes));
+    const through_host_t *transport = comm->transport;
+    transport->device_ops->free(transport->device, window->local, zero_comm_gpu_window_bytes(window->n_bytes));
     *window = (zero_window_t){0};
 }
 
@@ -55,12 +56,12 @@ static zero_status_t copy(const through_host_t *transport, void *dst, const void
                           zero_stream_t stream)
 {
     return dst == src || n_bytes == 0 ? ZERO_OK
-                                      : transport->memory.copy(transport->memory.device, dst, src, n_bytes, stream);
+                                      : transport->device_ops->copy(transport->device, dst, src, n_bytes, stream);
 }
 
 static zero_status_t finish_copies(const through_host_t *transport, zero_stream_t stream)
 {
-    return transport->memory.synchronize_stream(transport->memory.device, stream);
+    return transport->device_ops->synchronize_stream(transport->device, stream);
 }
 
 static size_t at_most(size_t a, size_t b)
@@ -148,7 +149,7 @@ static void destroy(zero_comm_t *comm)
     through_host_t *transport = comm->transport;
     if (transport->outgoing.local)
         comm->host->ops->window_destroy(comm->host, &transport->outgoing);
-    transport->memory.host_free(transport->memory.device, transport->incoming);
+    transport->device_ops->host_free(transport->device, transport->incoming);
     free(transport->slices);
     free(transport->exchanges);
     zero_comm_gpu_destroy(comm);
@@ -182,17 +183,17 @@ static zero_status_t prepare(zero_comm_t *comm, size_t staging_bytes)
     transport->chunk_bytes = staging_bytes / n_ranks / PAGE_BYTES * PAGE_BYTES;
     if (transport->chunk_bytes == 0)
         transport->chunk_bytes = PAGE_BYTES;
-    return transport->memory.host_alloc(transport->memory.device, n_ranks * transport->chunk_bytes,
-                                        &transport->incoming);
+    return transport->device_ops->host_alloc(transport->device, n_ranks * transport->chunk_bytes, &transport->incoming);
 }
 
-zero_status_t zero_comm_through_host_create(zero_comm_t *host, const zero_device_memory_t *memory, size_t staging_bytes,
-                                            zero_comm_t **comm)
+zero_status_t zero_comm_through_host_create(zero_comm_t *host, zero_device_t *device, const zero_device_ops_t *ops,
+                                            size_t staging_bytes, zero_comm_t **comm)
 {
     zero_comm_t *made;
     ZERO_TRY(zero_comm_gpu_create(host, &through_host_ops, sizeof(through_host_t), &made));
     through_host_t *transport = made->transport;
-    transport->memory = *memory;
+    transport->device = device;
+    transport->device_ops = ops;
     zero_status_t status = zero_comm_agree(made, prepare(made, staging_bytes));
     if (status == ZERO_OK)
         status = host->ops->window_create(host, (size_t)host->size * transport->chunk_bytes, &transport->outgoing);

@@ -4,6 +4,7 @@
 #ifndef ZERO_TRANSPORTS_H
 #define ZERO_TRANSPORTS_H
 
+#include "base/device_ops.h"
 #include "comm/comm.h"
 
 /* Creates a communicator of the host's ranks, with comm->transport of transport_bytes, zeroed. */
@@ -35,44 +36,21 @@ void zero_comm_gpu_abort(zero_comm_t *comm, int exit_code);
 /* ---- rails ---- */
 /* The transport between GPUs of several hosts, and what it is made of. */
 
-struct zero_event;
-
-/* The functions are those of the same names in zero_device_ops_t. */
-typedef struct zero_device_streams {
-    zero_device_t *device;
-    zero_status_t (*stream_create)(zero_device_t *device, bool urgent, zero_stream_t *stream);
-    void (*stream_destroy)(zero_device_t *device, zero_stream_t stream);
-    zero_status_t (*event_create)(zero_device_t *device, bool timed, struct zero_event **event);
-    void (*event_destroy)(zero_device_t *device, struct zero_event *event);
-    zero_status_t (*event_record)(zero_device_t *device, struct zero_event *event, zero_stream_t stream);
-    zero_status_t (*stream_wait)(zero_device_t *device, zero_stream_t stream, struct zero_event *event);
-} zero_device_streams_t;
-
 /* Joins the ranks of `host`. local: a transport of the same ranks that reads the memory of those on one host (pull);
  * between: one that sends messages (exchange), and of a window reads this rank's part alone. On success both belong to
- * *comm. staging_bytes: of each rank's device memory, taken with the first window. [collective] */
-zero_status_t zero_comm_rails_create(zero_comm_t *host, zero_comm_t *local, zero_comm_t *between,
-                                     const zero_device_streams_t *streams, size_t staging_bytes, zero_comm_t **comm);
+ * *comm. staging_bytes: of each rank's device memory, taken with the first window. Of the device
+ * only streams and events are used. [collective] */
+zero_status_t zero_comm_rails_create(zero_comm_t *host, zero_comm_t *local, zero_comm_t *between, zero_device_t *device,
+                                     const zero_device_ops_t *ops, size_t staging_bytes, zero_comm_t **comm);
 
 /* ---- through host ---- */
-/* The transport through host memory, and what it needs of the ranks' devices. */
-
-/* The functions are those of the same names in zero_device_ops_t. */
-typedef struct zero_device_memory {
-    zero_device_t *device;
-    zero_status_t (*alloc)(zero_device_t *device, size_t n_bytes, void **data);
-    void (*free)(zero_device_t *device, void *data, size_t n_bytes);
-    zero_status_t (*host_alloc)(zero_device_t *device, size_t n_bytes, void **data);
-    void (*host_free)(zero_device_t *device, void *data);
-    zero_status_t (*copy)(zero_device_t *device, void *dst, const void *src, size_t n_bytes, zero_stream_t stream);
-    zero_status_t (*synchronize_stream)(zero_device_t *device, zero_stream_t stream);
-} zero_device_memory_t;
+/* The transport through host memory. */
 
 /* Joins any devices, even several ranks on one GPU: data is staged in host memory, `host` carries it, and the calling
  * thread waits. staging_bytes: the size of each of the two buffers in host memory; at least a page per rank is used.
  * Joins the ranks of `host` and must be destroyed before it. [collective] */
-zero_status_t zero_comm_through_host_create(zero_comm_t *host, const zero_device_memory_t *memory, size_t staging_bytes,
-                                            zero_comm_t **comm);
+zero_status_t zero_comm_through_host_create(zero_comm_t *host, zero_device_t *device, const zero_device_ops_t *ops,
+                                            size_t staging_bytes, zero_comm_t **comm);
 
 #define ZERO_HOST_STAGING_BYTES ((size_t)16 << 20) /* more is not faster */
 

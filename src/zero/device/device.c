@@ -78,29 +78,13 @@ zero_status_t zero_device_create(zero_device_type_t type, const zero_comm_t *com
 
 zero_status_t zero_device_join_through_host(zero_device_t *device, zero_comm_t *host, zero_comm_t **bulk)
 {
-    const zero_device_ops_t *ops = device->ops;
-    const zero_device_memory_t memory = {.device = device,
-                                         .alloc = ops->alloc,
-                                         .free = ops->free,
-                                         .host_alloc = ops->host_alloc,
-                                         .host_free = ops->host_free,
-                                         .copy = ops->copy,
-                                         .synchronize_stream = ops->synchronize_stream};
-    return zero_comm_through_host_create(host, &memory, ZERO_HOST_STAGING_BYTES, bulk);
+    return zero_comm_through_host_create(host, device, device->ops, ZERO_HOST_STAGING_BYTES, bulk);
 }
 
 zero_status_t zero_device_join_rails(zero_device_t *device, zero_comm_t *host, zero_comm_t *local, zero_comm_t *between,
                                      size_t staging_bytes, zero_comm_t **bulk)
 {
-    const zero_device_ops_t *ops = device->ops;
-    const zero_device_streams_t streams = {.device = device,
-                                           .stream_create = ops->stream_create,
-                                           .stream_destroy = ops->stream_destroy,
-                                           .event_create = ops->event_create,
-                                           .event_destroy = ops->event_destroy,
-                                           .event_record = ops->event_record,
-                                           .stream_wait = ops->stream_wait};
-    zero_status_t status = zero_comm_rails_create(host, local, between, &streams, staging_bytes, bulk);
+    zero_status_t status = zero_comm_rails_create(host, local, between, device, device->ops, staging_bytes, bulk);
     if (status != ZERO_OK) {
         between->ops->destroy(between);
         local->ops->destroy(local);
