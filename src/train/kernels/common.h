@@ -50,11 +50,7 @@ static inline zero_status_t zero_scratch_alloc(zero_scratch_t *scratch, size_t n
 }
 
 /* ---- attention shape ---- */
-/* The sizes of attention, and which of them fast kernels compute: pure arithmetic, in every build. */
-
-typedef struct zero_attention_shape {
-    size_t n_batch, seq_len, n_heads, n_kv_heads, head_dim;
-} zero_attention_shape_t;
+/* Which sizes of attention fast kernels compute: pure arithmetic, in every build. */
 
 /* Returns whether cuDNN may be asked for attention of these sizes. If not, `why` (unless NULL) says what prevents it
  * and which sizes would do. */

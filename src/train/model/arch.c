@@ -171,28 +171,34 @@ zero_mask_t arch_mask(const model_t *model)
     return (zero_mask_t){.starts = has_starts ? model->starts : NULL, .window = (size_t)model->options->model.window};
 }
 
+zero_attention_shape_t arch_attention_shape(const model_t *model)
+{
+    arch_sizes_t s = arch_sizes(model);
+    return (zero_attention_shape_t){s.B, s.T, s.heads, s.kv_heads, s.head_dim};
+}
+
 zero_status_t arch_attention(model_t *model, int layer, const void *qkv)
 {
+    const zero_attention_shape_t shape = arch_attention_shape(model);
     const zero_mask_t mask = arch_mask(model);
     const zero_model_kernels_t *k = model->kernels;
     const layer_activations_t *a = &model->layers[layer];
     arch_sizes_t s = arch_sizes(model);
     size_t layer_elems = (size_t)model->options->model.seq_len * 2 * s.kv_heads * s.head_dim;
     if (!model->continues)
-        return k->attention(&model->ctx, a->attention, a->logsumexp, qkv, &mask, s.B, s.T, s.heads, s.kv_heads,
-                            s.head_dim);
+        return k->attention(&model->ctx, a->attention, a->logsumexp, qkv, &mask, &shape);
     return k->attention_cached(&model->ctx, a->attention, a->logsumexp,
                                (unsigned char *)model->cache + (size_t)layer * layer_elems * s.element_bytes, qkv,
-                               &mask, s.T, s.heads, s.kv_heads, s.head_dim);
+                               &mask, &shape);
 }
 
 zero_status_t arch_attention_backward(model_t *model, int layer, void *d_qkv, const void *d_out, const void *qkv)
 {
+    const zero_attention_shape_t shape = arch_attention_shape(model);
     const zero_mask_t mask = arch_mask(model);
     const layer_activations_t *a = &model->layers[layer];
-    arch_sizes_t s = arch_sizes(model);
-    return model->kernels->attention_backward(&model->ctx, d_qkv, d_out, qkv, a->attention, a->logsumexp, &mask, s.B,
-                                              s.T, s.heads, s.kv_heads, s.head_dim);
+    return model->kernels->attention_backward(&model->ctx, d_qkv, d_out, qkv, a->attention, a->logsumexp, &mask,
+                                              &shape);
 }
 
 /* ---- linear layers ---- */

@@ -106,6 +106,8 @@ zero_status_t arch_embed_backward(model_t *model, const void *d_x, zero_tensor_t
 zero_status_t arch_attention(model_t *model, int layer, const void *qkv);
 /* d_qkv[R, qkv], from the gradient of layers[layer].attention and what arch_attention was given. */
 zero_status_t arch_attention_backward(model_t *model, int layer, void *d_qkv, const void *d_out, const void *qkv);
+/* Returns the sizes of the pass's attention. */
+zero_attention_shape_t arch_attention_shape(const model_t *model);
 /* Returns what the pass's positions do not see, and where their documents begin. */
 zero_mask_t arch_mask(const model_t *model);
 

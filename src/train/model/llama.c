@@ -211,7 +211,7 @@ static zero_status_t norm(model_t *model, zero_model_context_t ctx, void *y, flo
 
 static zero_status_t rope(model_t *model, zero_model_context_t ctx, void *qkv, bool inverse)
 {
-    arch_sizes_t s = arch_sizes(model);
+    const zero_attention_shape_t shape = arch_attention_shape(model);
     const options_t *o = model->options;
     const zero_rope_t frequencies = {.theta = (float)o->model.rope_theta,
                                      .factor = (float)o->model.rope_factor,
@@ -219,7 +219,7 @@ static zero_status_t rope(model_t *model, zero_model_context_t ctx, void *qkv, b
                                      .high_freq = (float)o->model.rope_high_freq,
                                      .original = (float)o->model.rope_original,
                                      .starts = arch_mask(model).starts};
-    return model->kernels->rope(&ctx, qkv, inverse, &frequencies, s.B, s.T, s.heads, s.kv_heads, s.head_dim);
+    return model->kernels->rope(&ctx, qkv, inverse, &frequencies, &shape);
 }
 
 /* Turns the product's q, k and v into what attention reads: heads normalized, if the family does that, and rotated.

@@ -5,9 +5,7 @@
 #include "tests/support/model_fixture.h"
 #include "train/kernels/common.h"
 
-typedef struct shape {
-    size_t n_batch, seq_len, n_heads, n_kv_heads, head_dim;
-} shape_t;
+typedef zero_attention_shape_t shape_t;
 
 /* One token; GPT-2 at dim 36 with 3 heads; shared heads; several blocks of rows, the last one short; exactly one. */
 static const shape_t shapes[] = {
@@ -171,12 +169,10 @@ static result_t run(fixture_t *f, shape_t s, const cut_t *cut, const array_t *qk
     const zero_mask_t *given = cut == &WHOLE ? NULL : &mask;
     result_t r = {array_poison(out_elems(s), ZERO_FP32), array_poison(s.n_batch * s.n_heads * s.seq_len, ZERO_FP32),
                   array_poison(qkv_elems(s), ZERO_FP32)};
-    ck_assert_int_eq(f->kernels->attention(&f->ctx, r.out.data, r.lse.data, qkv->data, given, s.n_batch, s.seq_len,
-                                           s.n_heads, s.n_kv_heads, s.head_dim),
-                     ZERO_OK);
-    ck_assert_int_eq(f->kernels->attention_backward(&f->ctx, r.dqkv.data, dout->data, qkv->data, r.out.data, r.lse.data,
-                                                    given, s.n_batch, s.seq_len, s.n_heads, s.n_kv_heads, s.head_dim),
-                     ZERO_OK);
+    ck_assert_int_eq(f->kernels->attention(&f->ctx, r.out.data, r.lse.data, qkv->data, given, &s), ZERO_OK);
+    ck_assert_int_eq(
+        f->kernels->attention_backward(&f->ctx, r.dqkv.data, dout->data, qkv->data, r.out.data, r.lse.data, given, &s),
+        ZERO_OK);
     free(starts);
     return r;
 }
@@ -411,9 +407,10 @@ START_TEST(a_cache_sees_the_same_window)
             for (size_t t = 0; t < chunks[i]; ++t)
                 starts[t] = -(int32_t)first;
             const zero_mask_t mask = {first > 0 ? starts : NULL, windows[w]};
+            const shape_t new_rows = {1, chunks[i], s.n_heads, s.n_kv_heads, s.head_dim};
             ck_assert_int_eq(f.kernels->attention_cached(&f.ctx, (float *)out.data + first * s.n_heads * s.head_dim,
                                                          unread, cache, (float *)qkv.data + first * qkv_width(s), &mask,
-                                                         chunks[i], s.n_heads, s.n_kv_heads, s.head_dim),
+                                                         &new_rows),
                              ZERO_OK);
         }
         array_expect(&out, want, 32.0 * 0x1p-24, "out");

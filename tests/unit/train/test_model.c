@@ -653,30 +653,29 @@ END_TEST
 
 /* ---- Attention that is slow ---- */
 
-static size_t asked_for[5];
+static zero_attention_shape_t asked_for;
 static zero_mask_t asked_mask;
 
-static bool says_slow(zero_model_context_t *ctx, const zero_mask_t *mask, size_t n_batch, size_t seq_len,
-                      size_t n_heads, size_t n_kv_heads, size_t head_dim, char why[ZERO_MODEL_WHY])
+static bool says_slow(zero_model_context_t *ctx, const zero_mask_t *mask, const zero_attention_shape_t *shape,
+                      char why[ZERO_MODEL_WHY])
 {
     asked_mask = *mask;
-    const size_t shape[5] = {n_batch, seq_len, n_heads, n_kv_heads, head_dim};
     ck_assert_ptr_nonnull(ctx->workspace); /* which plans are made for */
-    memcpy(asked_for, shape, sizeof shape);
+    asked_for = *shape;
     snprintf(why, ZERO_MODEL_WHY, "the reason");
     return true;
 }
 
-static bool says_fast(zero_model_context_t *ctx, const zero_mask_t *mask, size_t n_batch, size_t seq_len,
-                      size_t n_heads, size_t n_kv_heads, size_t head_dim, char why[ZERO_MODEL_WHY])
+static bool says_fast(zero_model_context_t *ctx, const zero_mask_t *mask, const zero_attention_shape_t *shape,
+                      char why[ZERO_MODEL_WHY])
 {
-    (void)says_slow(ctx, mask, n_batch, seq_len, n_heads, n_kv_heads, head_dim, why);
+    (void)says_slow(ctx, mask, shape, why);
     return false;
 }
 
 /* Returns what is logged when the trainer is opened with this table. */
-static const char *attach_with(bool (*attention_is_slow)(zero_model_context_t *, const zero_mask_t *, size_t, size_t,
-                                                         size_t, size_t, size_t, char *))
+static const char *attach_with(bool (*attention_is_slow)(zero_model_context_t *, const zero_mask_t *,
+                                                         const zero_attention_shape_t *, char *))
 {
     zero_comm_t *comm;
     trainer_t t = {0};
@@ -702,10 +701,10 @@ static const char *attach_with(bool (*attention_is_slow)(zero_model_context_t *,
 
 START_TEST(attention_that_is_slow_is_one_warning_before_the_first_step)
 {
-    const size_t want[5] = {5, 17, 6, 2, 8};
+    const zero_attention_shape_t want = {5, 17, 6, 2, 8};
     expect_line(attach_with(says_slow),
                 (const char *[]){"warning: attention", "without tensor cores", ": the reason\n", NULL});
-    ck_assert_mem_eq(asked_for, want, sizeof want);
+    ck_assert_mem_eq(&asked_for, &want, sizeof want);
     ck_assert(asked_mask.starts == NULL && asked_mask.window == 0);
     ck_assert_str_eq(attach_with(says_fast), "");
     ck_assert_str_eq(attach_with(NULL), ""); /* as the CPU's table */

@@ -28,10 +28,11 @@ void zero_cuda_attention_destroy(zero_model_context_t *ctx)
 
 size_t zero_cuda_attention_workspace(const zero_model_limits_t *limits)
 {
+    const zero_attention_shape_t largest = {limits->n_rows / limits->seq_len, limits->seq_len, limits->n_heads,
+                                            limits->n_kv_heads, limits->head_dim};
     size_t own = zero_scratch_bytes(limits->n_rows * limits->n_heads * sizeof(float)), fast = 0; /* own: delta */
     if (zero_attention_causal_serves(limits->dtype, limits->head_dim))
-        fast = zero_scratch_bytes(zero_attention_causal_backward_bytes(
-            limits->n_rows / limits->seq_len, limits->seq_len, limits->n_heads, limits->head_dim));
+        fast = zero_scratch_bytes(zero_attention_causal_backward_bytes(&largest));
 #ifdef ZERO_HAVE_CUDNN
     else if (limits->dtype != ZERO_FP32)
         fast = zero_cudnn_workspace(limits);
@@ -99,14 +100,13 @@ static bool mma_serves(const zero_model_context_t *ctx, const zero_attention_sha
     return zero_attention_mma_may_serve(zero_model_cuda(ctx)->dtype, shape, NULL);
 }
 
-bool zero_cuda_attention_is_slow(zero_model_context_t *ctx, const zero_mask_t *mask, size_t n_batch, size_t seq_len,
-                                 size_t n_heads, size_t n_kv_heads, size_t head_dim, char why[ZERO_MODEL_WHY])
+bool zero_cuda_attention_is_slow(zero_model_context_t *ctx, const zero_mask_t *mask,
+                                 const zero_attention_shape_t *shape, char why[ZERO_MODEL_WHY])
 {
-    zero_attention_shape_t shape = {n_batch, seq_len, n_heads, n_kv_heads, head_dim};
-    zero_mask_t effective = effective_mask(mask, seq_len);
+    zero_mask_t effective = effective_mask(mask, shape->seq_len);
     if (hides_something(&effective))
-        return !zero_attention_mma_may_serve(zero_model_cuda(ctx)->dtype, &shape, why);
-    return !causal_serves(ctx, &shape) && !cudnn_serves(ctx, &shape, why) && !mma_serves(ctx, &shape);
+        return !zero_attention_mma_may_serve(zero_model_cuda(ctx)->dtype, shape, why);
+    return !causal_serves(ctx, shape) && !cudnn_serves(ctx, shape, why) && !mma_serves(ctx, shape);
 }
 
 static zero_status_t causal_forward(zero_model_context_t *ctx, const zero_attention_shape_t *s, void *out,
@@ -116,29 +116,25 @@ static zero_status_t causal_forward(zero_model_context_t *ctx, const zero_attent
     void *workspace;
     ZERO_TRY(zero_scratch_alloc(&scratch, ZERO_ATTENTION_CAUSAL_FORWARD_BYTES, &workspace));
     ZERO_TRY_CUDA(zero_launch_attention_causal(zero_model_stream(ctx), zero_model_cuda(ctx)->dtype, out, logsumexp,
-                                               workspace, qkv, s->n_batch, s->seq_len, s->n_heads, s->n_kv_heads,
-                                               s->head_dim));
+                                               workspace, qkv, s));
     return ZERO_OK;
 }
 
 zero_status_t zero_cuda_attention(zero_model_context_t *ctx, void *out, float *logsumexp, const void *qkv,
-                                  const zero_mask_t *mask, size_t n_batch, size_t seq_len, size_t n_heads,
-                                  size_t n_kv_heads, size_t head_dim)
+                                  const zero_mask_t *mask, const zero_attention_shape_t *shape)
 {
-    zero_attention_shape_t shape = {n_batch, seq_len, n_heads, n_kv_heads, head_dim};
-    zero_mask_t effective = effective_mask(mask, seq_len);
-    ZERO_TRY(zero_cuda_check_attention(&shape));
+    zero_mask_t effective = effective_mask(mask, shape->seq_len);
+    ZERO_TRY(zero_cuda_check_attention(shape));
     bool hides = hides_something(&effective), all_aligned = aligned(qkv) && aligned(out);
-    if (!hides && all_aligned && causal_serves(ctx, &shape))
-        return causal_forward(ctx, &shape, out, logsumexp, qkv);
+    if (!hides && all_aligned && causal_serves(ctx, shape))
+        return causal_forward(ctx, shape, out, logsumexp, qkv);
 #ifdef ZERO_HAVE_CUDNN
-    if (!hides && aligned(qkv) && cudnn_serves(ctx, &shape, NULL))
-        return zero_cudnn_attention(ctx, &shape, out, logsumexp, qkv);
+    if (!hides && aligned(qkv) && cudnn_serves(ctx, shape, NULL))
+        return zero_cudnn_attention(ctx, shape, out, logsumexp, qkv);
 #endif
-    bool mma = mma_serves(ctx, &shape) && all_aligned;
-    ZERO_TRY_CUDA((mma ? zero_launch_attention_mma
-                       : zero_launch_attention)(zero_model_stream(ctx), zero_model_cuda(ctx)->dtype, out, logsumexp,
-                                                qkv, &effective, n_batch, seq_len, n_heads, n_kv_heads, head_dim));
+    bool mma = mma_serves(ctx, shape) && all_aligned;
+    ZERO_TRY_CUDA((mma ? zero_launch_attention_mma : zero_launch_attention)(
+        zero_model_stream(ctx), zero_model_cuda(ctx)->dtype, out, logsumexp, qkv, &effective, shape));
     return ZERO_OK;
 }
 
@@ -150,36 +146,33 @@ static zero_status_t causal_backward(zero_model_context_t *ctx, const zero_atten
     void *workspace;
     ZERO_TRY(zero_scratch_alloc(&scratch, n_bytes, &workspace));
     ZERO_TRY_CUDA(zero_launch_attention_causal_backward(zero_model_stream(ctx), zero_model_cuda(ctx)->dtype, dqkv,
-                                                        workspace, dout, qkv, out, logsumexp, s->n_batch, s->seq_len,
-                                                        s->n_heads, s->n_kv_heads, s->head_dim));
+                                                        workspace, dout, qkv, out, logsumexp, s));
     return ZERO_OK;
 }
 
 zero_status_t zero_cuda_attention_backward(zero_model_context_t *ctx, void *dqkv, const void *dout, const void *qkv,
                                            const void *out, const float *logsumexp, const zero_mask_t *mask,
-                                           size_t n_batch, size_t seq_len, size_t n_heads, size_t n_kv_heads,
-                                           size_t head_dim)
+                                           const zero_attention_shape_t *shape)
 {
-    zero_attention_shape_t shape = {n_batch, seq_len, n_heads, n_kv_heads, head_dim};
-    zero_mask_t effective = effective_mask(mask, seq_len);
-    ZERO_TRY(zero_cuda_check_attention(&shape));
+    zero_mask_t effective = effective_mask(mask, shape->seq_len);
+    ZERO_TRY(zero_cuda_check_attention(shape));
     bool hides = hides_something(&effective);
     bool all_aligned = aligned(qkv) && aligned(out) && aligned(dout) && aligned(dqkv);
-    size_t causal_bytes = zero_attention_causal_backward_bytes(n_batch, seq_len, n_heads, head_dim);
+    size_t causal_bytes = zero_attention_causal_backward_bytes(shape);
     /* More than the limits' shape takes, if tiles of shorter sequences are less full. */
     bool fits = zero_scratch_bytes(causal_bytes) <= zero_cuda_scratch(ctx).bytes_left;
-    if (!hides && all_aligned && fits && causal_serves(ctx, &shape))
-        return causal_backward(ctx, &shape, dqkv, dout, qkv, out, logsumexp, causal_bytes);
+    if (!hides && all_aligned && fits && causal_serves(ctx, shape))
+        return causal_backward(ctx, shape, dqkv, dout, qkv, out, logsumexp, causal_bytes);
 #ifdef ZERO_HAVE_CUDNN
-    if (!hides && aligned(qkv) && cudnn_serves(ctx, &shape, NULL))
-        return zero_cudnn_attention_backward(ctx, &shape, dqkv, dout, qkv, out, logsumexp);
+    if (!hides && aligned(qkv) && cudnn_serves(ctx, shape, NULL))
+        return zero_cudnn_attention_backward(ctx, shape, dqkv, dout, qkv, out, logsumexp);
 #endif
     zero_scratch_t scratch = zero_cuda_scratch(ctx);
     float *delta;
-    ZERO_TRY(zero_scratch_alloc(&scratch, n_batch * n_heads * seq_len * sizeof *delta, &delta));
-    bool mma = mma_serves(ctx, &shape) && all_aligned;
-    ZERO_TRY_CUDA((mma ? zero_launch_attention_mma_backward : zero_launch_attention_backward)(
-        zero_model_stream(ctx), zero_model_cuda(ctx)->dtype, dqkv, delta, dout, qkv, out, logsumexp, &effective,
-        n_batch, seq_len, n_heads, n_kv_heads, head_dim));
+    ZERO_TRY(zero_scratch_alloc(&scratch, shape->n_batch * shape->n_heads * shape->seq_len * sizeof *delta, &delta));
+    bool mma = mma_serves(ctx, shape) && all_aligned;
+    ZERO_TRY_CUDA((mma ? zero_launch_attention_mma_backward
+                       : zero_launch_attention_backward)(zero_model_stream(ctx), zero_model_cuda(ctx)->dtype, dqkv,
+                                                         delta, dout, qkv, out, logsumexp, &effective, shape));
     return ZERO_OK;
 }
