@@ -60,6 +60,29 @@ bool zero_cudnn_may_serve(zero_dtype_t dtype, const zero_attention_shape_t *shap
 #define ZERO_ATTENTION_MMA_MAX_HEAD_DIM 128
 bool zero_attention_mma_may_serve(zero_dtype_t dtype, const zero_attention_shape_t *shape, char why[ZERO_MODEL_WHY]);
 
+/* The ways to compute attention on CUDA, the preferred first. */
+typedef enum zero_attention_kind {
+    ZERO_ATTENTION_HOPPER,
+    ZERO_ATTENTION_CUDNN,
+    ZERO_ATTENTION_MMA,
+    ZERO_ATTENTION_SIMT,
+    ZERO_ATTENTION_KINDS
+} zero_attention_kind_t;
+
+/* A call of attention, as far as it decides which kernels compute it. */
+typedef struct zero_attention_call {
+    zero_dtype_t dtype;
+    zero_attention_shape_t shape;
+    bool is_hopper;                /* the GPU */
+    bool hides;                    /* the mask hides more than later keys */
+    bool qkv_aligned, all_aligned; /* to 16 bytes: qkv; it and the other tensors of dtype */
+} zero_attention_call_t;
+
+/* Returns whether kernels of this kind are made for the call. If not, `why` (unless NULL) may say what prevents it. */
+bool zero_attention_takes(zero_attention_kind_t kind, const zero_attention_call_t *call, char why[ZERO_MODEL_WHY]);
+/* Returns whether Hopper's kernels are made for such heads. */
+bool zero_attention_hopper_heads(zero_dtype_t dtype, size_t head_dim);
+
 /* ---- fp8 product ---- */
 /* Which copies of its operands a linear layer's product in fp8 reads, for every device. */
 

@@ -468,8 +468,62 @@ START_TEST(a_shape_that_is_refused_is_named_with_one_that_is_taken)
 }
 END_TEST
 
+/* Kinds are asked in order; a build without cuDNN leaves that out. */
+static zero_attention_kind_t first_that_takes(const zero_attention_call_t *call, bool has_cudnn)
+{
+    int kind = 0;
+    while (!zero_attention_takes(kind, call, NULL) || (kind == ZERO_ATTENTION_CUDNN && !has_cudnn))
+        ++kind;
+    return kind;
+}
+
+START_TEST(each_call_goes_to_the_kernels_that_are_made_for_it)
+{
+    enum { NOTHING, OUT, QKV }; /* what is not aligned */
+    enum { HOPPER = ZERO_ATTENTION_HOPPER, CUDNN = ZERO_ATTENTION_CUDNN };
+    enum { MMA = ZERO_ATTENTION_MMA, SIMT = ZERO_ATTENTION_SIMT };
+    static const struct {
+        zero_dtype_t dtype;
+        size_t n_batch, seq_len, head_dim;
+        bool is_hopper, hides;
+        int unaligned;
+        int with_cudnn, without;
+    } cases[] = {
+        {ZERO_BF16, 2, 1024, 64, true, false, NOTHING, HOPPER, HOPPER},
+        {ZERO_FP16, 2, 17, 128, true, false, NOTHING, HOPPER, HOPPER},
+        {ZERO_BF16, 65535, 1024, 64, true, false, NOTHING, HOPPER, HOPPER},
+        {ZERO_BF16, 65536, 1024, 64, true, false, NOTHING, MMA, MMA}, /* a grid's limits */
+        {ZERO_BF16, 1, 65535 * 64, 64, true, false, NOTHING, HOPPER, HOPPER},
+        {ZERO_BF16, 1, 65535 * 64 + 1, 64, true, false, NOTHING, MMA, MMA},
+        {ZERO_BF16, 2, 1024, 64, true, true, NOTHING, MMA, MMA},
+        {ZERO_BF16, 2, 1024, 64, true, false, OUT, SIMT, SIMT}, /* such heads are not cuDNN's on a Hopper */
+        {ZERO_BF16, 2, 1024, 64, false, false, NOTHING, CUDNN, MMA},
+        {ZERO_BF16, 2, 1024, 64, false, false, OUT, CUDNN, SIMT},
+        {ZERO_BF16, 2, 1024, 64, false, false, QKV, SIMT, SIMT},
+        {ZERO_FP16, 2, 1024, 80, true, false, NOTHING, CUDNN, MMA},
+        {ZERO_FP16, 2, 1024, 80, true, true, NOTHING, MMA, MMA},
+        {ZERO_BF16, 2, 1024, 136, true, false, NOTHING, CUDNN, SIMT},
+        {ZERO_BF16, 2, 1024, 256, true, true, NOTHING, SIMT, SIMT},
+        {ZERO_BF16, 2, 1024, 20, true, false, NOTHING, SIMT, SIMT},
+        {ZERO_FP32, 2, 1024, 64, true, false, NOTHING, SIMT, SIMT},
+        {ZERO_FP32, 2, 1024, 64, false, true, NOTHING, SIMT, SIMT},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; ++i) {
+        const zero_attention_call_t call = {.dtype = cases[i].dtype,
+                                            .shape = {cases[i].n_batch, cases[i].seq_len, 4, 2, cases[i].head_dim},
+                                            .is_hopper = cases[i].is_hopper,
+                                            .hides = cases[i].hides,
+                                            .qkv_aligned = cases[i].unaligned != QKV,
+                                            .all_aligned = cases[i].unaligned == NOTHING};
+        ck_assert_msg((int)first_that_takes(&call, true) == cases[i].with_cudnn, "case %zu, with cuDNN", i);
+        ck_assert_msg((int)first_that_takes(&call, false) == cases[i].without, "case %zu, without", i);
+    }
+}
+END_TEST
+
 static void add_tests(TCase *tests)
 {
+    tcase_add_test(tests, each_call_goes_to_the_kernels_that_are_made_for_it);
     tcase_add_test(tests, a_shape_that_is_refused_is_named_with_one_that_is_taken);
     tcase_add_loop_test(tests, forward_and_backward_equal_fp64, 0, FIXTURE_N_ISAS);
     tcase_add_loop_test(tests, sharp_softmax_equals_fp64, 0, FIXTURE_N_ISAS);

@@ -191,9 +191,8 @@ cudaError_t zero_launch_attention_mma_backward(cudaStream_t stream, zero_dtype_t
                                                const zero_attention_shape_t *shape);
 
 /* ---- attention/hopper/causal.cu, forward_causal_mma.cu and backward_causal.cu ---- */
-/* Returns whether the current GPU is a Hopper and its kernels take heads of this size, without a mask. If no GPU is
- * found, assumes a Hopper. */
-bool zero_attention_causal_serves(zero_dtype_t dtype, size_t head_dim);
+/* Returns whether the current GPU is a Hopper. If no GPU is found, assumes one. */
+bool zero_attention_is_hopper(void);
 /* Like the others. The workspace and tensors of dtype are aligned to 16 bytes. At most 65535 sequences, of at most
  * 65535 tiles of 64 positions. */
 #define ZERO_ATTENTION_CAUSAL_FORWARD_BYTES sizeof(int) /* of workspace */
