@@ -446,52 +446,16 @@ static void poison(const model_t *model, zero_unit_t unit, bool forward)
             memset(block->data, 0xff, block->n_bytes);
 }
 
-static const model_ops_t *real_ops(const model_t *model)
+static zero_status_t poison_and_forward(model_t *model, zero_unit_t unit)
 {
-    return model->options->model.arch == ARCH_GPT2 ? &gpt2_ops : &llama_ops;
+    poison(model, unit, true);
+    return arch_forward(model, unit);
 }
 
-static zero_unit_t head_unit(const model_t *model)
+static zero_status_t backward_and_poison(model_t *model, zero_unit_t unit)
 {
-    return zero_model_n_units(model->declaration) - 1;
-}
-
-static zero_status_t poison_and_embed(model_t *model)
-{
-    poison(model, 0, true);
-    return real_ops(model)->embed_forward(model);
-}
-
-static zero_status_t poison_and_forward(model_t *model, int layer)
-{
-    poison(model, layer + 1, true);
-    return real_ops(model)->block_forward(model, layer);
-}
-
-static zero_status_t poison_and_head(model_t *model)
-{
-    poison(model, head_unit(model), true);
-    return real_ops(model)->head_forward(model);
-}
-
-static zero_status_t embed_and_poison(model_t *model)
-{
-    ZERO_TRY(real_ops(model)->embed_backward(model));
-    poison(model, 0, false);
-    return ZERO_OK;
-}
-
-static zero_status_t backward_and_poison(model_t *model, int layer)
-{
-    ZERO_TRY(real_ops(model)->block_backward(model, layer));
-    poison(model, layer + 1, false);
-    return ZERO_OK;
-}
-
-static zero_status_t head_and_poison(model_t *model)
-{
-    ZERO_TRY(real_ops(model)->head_backward(model));
-    poison(model, head_unit(model), false);
+    ZERO_TRY(arch_backward(model, unit));
+    poison(model, unit, false);
     return ZERO_OK;
 }
 
@@ -513,12 +477,8 @@ START_TEST(activations_matter_in_their_span_alone)
     zero_dtype_t precision = fp8 ? ZERO_BF16 : ZERO_FP32;
     fixture_t *f = fixture_open(sizes, precision), *poisoned = fixture_open(sizes, precision);
     model_ops_t ops = *f->trainer.model.ops;
-    ops.embed_forward = poison_and_embed;
-    ops.block_forward = poison_and_forward;
-    ops.head_forward = poison_and_head;
-    ops.embed_backward = embed_and_poison;
-    ops.block_backward = backward_and_poison;
-    ops.head_backward = head_and_poison;
+    ops.forward = poison_and_forward;
+    ops.backward = backward_and_poison;
     poisoned->trainer.model.ops = &ops;
     ck_assert_double_eq(train(poisoned), train(f));
     for (size_t t = 0; t < f->reference->n_tensors; t++)
