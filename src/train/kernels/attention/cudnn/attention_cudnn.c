@@ -262,13 +262,13 @@ static zero_status_t forward(zero_model_context_t *ctx, const shape_plans_t *pla
 static zero_status_t attention(zero_model_context_t *ctx, const zero_attention_shape_t *s, const zero_mask_t *mask,
                                void *out, float *logsumexp, const void *qkv)
 {
-    (void)mask; /* it hides nothing */
     const shape_plans_t *plans = find_plans(ctx, s);
     const zero_attention_shape_t *p = &plans->shape;
     zero_scratch_t scratch = zero_cuda_scratch(ctx);
     cudaStream_t stream = zero_model_stream(ctx);
     size_t size = zero_dtype_size(zero_model_cuda(ctx)->dtype);
     copies_t c;
+    (void)mask; /* it hides nothing */
     if (p->seq_len == s->seq_len)
         return forward(ctx, plans, out, logsumexp, qkv, scratch.next);
     sequences_t outs = sequences_of(s, p, s->n_heads * s->head_dim * size), rows = rows_of(s, p);
@@ -353,7 +353,6 @@ static zero_status_t attention_backward(zero_model_context_t *ctx, const zero_at
                                         const zero_mask_t *mask, void *dqkv, const void *dout, const void *qkv,
                                         const void *out, const float *logsumexp)
 {
-    (void)mask; /* it hides nothing */
     const shape_plans_t *plans = find_plans(ctx, s);
     const zero_attention_shape_t *p = &plans->shape;
     zero_scratch_t scratch = zero_cuda_scratch(ctx);
@@ -361,6 +360,7 @@ static zero_status_t attention_backward(zero_model_context_t *ctx, const zero_at
     size_t size = zero_dtype_size(zero_model_cuda(ctx)->dtype);
     backward_t t = {.dqkv = dqkv, .dout = dout, .qkv = qkv, .out = out, .logsumexp = logsumexp};
     copies_t c;
+    (void)mask; /* it hides nothing */
     ZERO_TRY(zero_scratch_alloc(&scratch, zero_attention_delta_bytes(p), &t.delta));
     if (p->seq_len == s->seq_len)
         return backward(ctx, plans, &t, scratch.next);
