@@ -76,56 +76,43 @@ __device__ static void update_element(const element_t<FORM> &at, const zero_adam
         *at.master_lo = master_lo;
 }
 
-/* BY_TENSOR: with the scalars of single tensors. Apart, since they take registers, of which this kernel's speed has
- * none to spare. */
+template <typename FORM> struct adam_update {
+    static constexpr unsigned N_THREADS = THREADS;
+    static constexpr bool HAS_GROUPS = true;
+    static __device__ bool group(const zero_adam_t &args, const zero_adam_segment_t &segment,
+                                 const zero_adam_scalars_t &scalars, uint64_t state)
+    {
+        const element_t<FORM> at(args, segment, state);
+        if (!holds(segment, state, GROUP_ELEMS) || !at.is_aligned())
+            return false;
+        update_group(at, scalars, segment.decay);
+        return true;
+    }
+    static __device__ void element(const zero_adam_t &args, const zero_adam_segment_t &segment,
+                                   const zero_adam_scalars_t &scalars, uint64_t state)
+    {
+        update_element(element_t<FORM>(args, segment, state), scalars, segment.decay);
+    }
+};
+
 template <typename FORM, bool BY_TENSOR>
 static __global__ void __launch_bounds__(THREADS) adam_kernel(const __grid_constant__ zero_adam_t args, uint64_t first)
 {
-    zero_adam_scalars_t scalars = *args.scalars;
-    const uint64_t state = first + ((uint64_t)blockIdx.x * THREADS + threadIdx.x) * GROUP_ELEMS;
-    if (scalars.skip || state >= args.state_end)
-        return;
-    size_t s = find_segment(args, state);
-    zero_adam_segment_t segment = args.segments[s];
-    if constexpr (BY_TENSOR)
-        zero_take_tensor_scalars(&args, &segment, &scalars, &segment.decay);
-    const element_t<FORM> at(args, segment, state);
-    if (holds(segment, state, GROUP_ELEMS) && at.is_aligned()) {
-        update_group(at, scalars, segment.decay);
-        return;
-    }
-    for (uint64_t e = state; e < state + GROUP_ELEMS; ++e) {
-        while (s + 1 < args.n_segments && args.segments[s + 1].state <= e) {
-            segment = args.segments[++s];
-            if constexpr (BY_TENSOR)
-                zero_take_tensor_scalars(&args, &segment, &scalars, &segment.decay);
-        }
-        if (holds(segment, e, 1))
-            update_element(element_t<FORM>(args, segment, e), scalars, segment.decay);
-    }
+    update_elements<adam_update<FORM>, BY_TENSOR>(args, first);
 }
 
 /* ---- Launch --------------------------------------------------------------------------------------------------------
  */
 
-template <typename FORM> static void launch(const zero_adam_t *args, cudaStream_t stream)
-{
-    /* Groups begin at multiples of their size, so that they are aligned if the arrays are. */
-    const uint64_t first = args->state_begin / GROUP_ELEMS * GROUP_ELEMS;
-    const unsigned n_blocks = blocks_for(args->state_end - first, THREADS * GROUP_ELEMS);
-    if (args->by_tensor)
-        adam_kernel<FORM, true><<<n_blocks, THREADS, 0, stream>>>(*args, first);
-    else
-        adam_kernel<FORM, false><<<n_blocks, THREADS, 0, stream>>>(*args, first);
-}
+struct adam : elementwise {
+    static constexpr unsigned N_THREADS = THREADS;
+    template <typename FORM, bool BY_TENSOR> static optimizer_kernel_t kernel()
+    {
+        return adam_kernel<FORM, BY_TENSOR>;
+    }
+};
 
 cudaError_t zero_cuda_adam(const zero_adam_t *args, cudaStream_t stream)
 {
-    if (args->param_dtype == ZERO_BF16)
-        launch<bf16_master>(args, stream);
-    else if (args->param_dtype == ZERO_FP16)
-        launch<fp16_master>(args, stream);
-    else
-        launch<fp32_master>(args, stream);
-    return cudaGetLastError();
+    return launch_optimizer<adam>(args, stream);
 }

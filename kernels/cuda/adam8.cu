@@ -50,7 +50,7 @@ __device__ static float block_scale(const group<float> &values)
     return zero_scale8_of_key(key);
 }
 
-/* Updates four elements. BY_TENSOR: with the scalars of single tensors, as in adam.cu. */
+/* Updates four elements. BY_TENSOR: as in update_elements. */
 template <typename FORM, bool BY_TENSOR>
 __device__ static __forceinline__ void update_group(const zero_adam_t &args, zero_adam_scalars_t scalars,
                                                     const zero_tables8_t &tables, uint64_t state)
@@ -136,24 +136,20 @@ static unsigned resident_blocks()
     return (unsigned)n_sms * BLOCKS_PER_SM;
 }
 
-template <typename FORM> static void launch(const zero_adam_t *args, cudaStream_t stream)
-{
-    const uint64_t first = args->state_begin / ZERO_BLOCK8_ELEMS * ZERO_BLOCK8_ELEMS;
-    const unsigned all = blocks_for(args->state_end - first, THREADS * GROUP_ELEMS), at_once = resident_blocks();
-    const unsigned n_blocks = all < at_once ? all : at_once;
-    if (args->by_tensor)
-        adam8_kernel<FORM, true><<<n_blocks, THREADS, 0, stream>>>(*args, first);
-    else
-        adam8_kernel<FORM, false><<<n_blocks, THREADS, 0, stream>>>(*args, first);
-}
+struct adam8 {
+    static constexpr unsigned UNIT = ZERO_BLOCK8_ELEMS, N_THREADS = THREADS;
+    static unsigned n_blocks(unsigned for_all)
+    {
+        const unsigned at_once = resident_blocks();
+        return for_all < at_once ? for_all : at_once;
+    }
+    template <typename FORM, bool BY_TENSOR> static optimizer_kernel_t kernel()
+    {
+        return adam8_kernel<FORM, BY_TENSOR>;
+    }
+};
 
 cudaError_t zero_cuda_adam8(const zero_adam_t *args, cudaStream_t stream)
 {
-    if (args->param_dtype == ZERO_BF16)
-        launch<bf16_master>(args, stream);
-    else if (args->param_dtype == ZERO_FP16)
-        launch<fp16_master>(args, stream);
-    else
-        launch<fp32_master>(args, stream);
-    return cudaGetLastError();
+    return launch_optimizer<adam8>(args, stream);
 }

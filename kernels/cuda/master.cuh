@@ -1,4 +1,5 @@
-/* master.cuh - what the optimizers' kernels share: master weights in their three forms, and the segment of an element.
+/* master.cuh - what the optimizers' kernels share: master weights in their three forms, the segment of an element, the
+ * walk of a thread over its elements, and the launch.
  */
 #ifndef ZERO_MASTER_CUH
 #define ZERO_MASTER_CUH
@@ -108,6 +109,83 @@ __device__ static size_t find_segment(const zero_adam_t &args, uint64_t state)
 __device__ static bool holds(const zero_adam_segment_t &segment, uint64_t state, uint64_t n_elems)
 {
     return state >= segment.state && state + n_elems <= segment.state + segment.n_elems;
+}
+
+/* Updates the thread's group of elements. UPDATE has
+ *
+ *     N_THREADS                                      of a block
+ *     void element(args, segment, scalars, state)    updates an element
+ *     HAS_GROUPS and, if that is true,
+ *     bool group(args, segment, scalars, state)      updates the whole group, or returns false
+ *
+ * BY_TENSOR: with the scalars of single tensors. Apart, since they take registers, of which AdamW's speed has none to
+ * spare. */
+template <typename UPDATE, bool BY_TENSOR>
+__device__ static __forceinline__ void update_elements(const zero_adam_t &args, uint64_t first)
+{
+    zero_adam_scalars_t scalars = *args.scalars;
+    const uint64_t state = first + ((uint64_t)blockIdx.x * UPDATE::N_THREADS + threadIdx.x) * GROUP_ELEMS;
+    if (scalars.skip || state >= args.state_end)
+        return;
+    size_t s = find_segment(args, state);
+    zero_adam_segment_t segment = args.segments[s];
+    if constexpr (BY_TENSOR)
+        zero_take_tensor_scalars(&args, &segment, &scalars, &segment.decay);
+    if constexpr (UPDATE::HAS_GROUPS)
+        if (UPDATE::group(args, segment, scalars, state))
+            return;
+    for (uint64_t e = state; e < state + GROUP_ELEMS; ++e) {
+        while (s + 1 < args.n_segments && args.segments[s + 1].state <= e) {
+            segment = args.segments[++s];
+            if constexpr (BY_TENSOR)
+                zero_take_tensor_scalars(&args, &segment, &scalars, &segment.decay);
+        }
+        if (holds(segment, e, 1))
+            UPDATE::element(args, segment, scalars, e);
+    }
+}
+
+/* ---- Launch --------------------------------------------------------------------------------------------------------
+ */
+
+typedef void (*optimizer_kernel_t)(zero_adam_t args, uint64_t first);
+
+/* What launch_optimizer asks of optimizers whose elements are updated on their own. */
+struct elementwise {
+    static constexpr unsigned UNIT = GROUP_ELEMS;
+    static unsigned n_blocks(unsigned for_all)
+    {
+        return for_all;
+    }
+};
+
+template <typename OPTIMIZER, typename FORM> static void launch_form(const zero_adam_t *args, cudaStream_t stream)
+{
+    /* Groups and blocks begin at multiples of their size, so that they are aligned if the arrays are. */
+    const uint64_t first = args->state_begin / OPTIMIZER::UNIT * OPTIMIZER::UNIT;
+    const unsigned n_blocks =
+        OPTIMIZER::n_blocks(blocks_for(args->state_end - first, OPTIMIZER::N_THREADS * GROUP_ELEMS));
+    const optimizer_kernel_t kernel =
+        args->by_tensor ? OPTIMIZER::template kernel<FORM, true>() : OPTIMIZER::template kernel<FORM, false>();
+    kernel<<<n_blocks, OPTIMIZER::N_THREADS, 0, stream>>>(*args, first);
+}
+
+/* Launches an optimizer over the shard. OPTIMIZER has
+ *
+ *     UNIT                         elements that are updated together
+ *     N_THREADS                    of a block, each with a group at a time
+ *     n_blocks(for_all)            of the grid, if for_all blocks take all groups at once
+ *     kernel<FORM, BY_TENSOR>()    the kernel for that form of master weights
+ */
+template <typename OPTIMIZER> static cudaError_t launch_optimizer(const zero_adam_t *args, cudaStream_t stream)
+{
+    if (args->param_dtype == ZERO_BF16)
+        launch_form<OPTIMIZER, bf16_master>(args, stream);
+    else if (args->param_dtype == ZERO_FP16)
+        launch_form<OPTIMIZER, fp16_master>(args, stream);
+    else
+        launch_form<OPTIMIZER, fp32_master>(args, stream);
+    return cudaGetLastError();
 }
 
 #endif

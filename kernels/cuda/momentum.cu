@@ -27,81 +27,54 @@ struct lion_rule {
     }
 };
 
-/* Updates element `state` of the state arrays, which is in the segment. */
-template <typename RULE, typename FORM>
-__device__ static void update_element(const zero_adam_t &args, const zero_adam_segment_t &segment,
-                                      const zero_adam_scalars_t &scalars, uint64_t state)
-{
-    typename FORM::param_t *at_param = (typename FORM::param_t *)args.param + segment.param + (state - segment.state);
-    typename FORM::param_t param = FORM::reads_param ? *at_param : 0;
-    typename FORM::master_lo_t master_lo = 0;
-    if constexpr (FORM::has_master_lo)
-        master_lo = ((typename FORM::master_lo_t *)args.master_lo)[state];
-    float w = FORM::join(param, master_lo), m = args.m[state];
-    RULE::update(&scalars, segment.decay, args.grad[segment.grad + (state - segment.state)], &w, &m);
-    FORM::split(w, &param, &master_lo);
-    *at_param = param;
-    if constexpr (FORM::has_master_lo)
-        ((typename FORM::master_lo_t *)args.master_lo)[state] = master_lo;
-    args.m[state] = m;
-}
+template <typename RULE, typename FORM> struct momentum_update {
+    static constexpr unsigned N_THREADS = THREADS;
+    static constexpr bool HAS_GROUPS = false;
+    static __device__ void element(const zero_adam_t &args, const zero_adam_segment_t &segment,
+                                   const zero_adam_scalars_t &scalars, uint64_t state)
+    {
+        typename FORM::param_t *at_param =
+            (typename FORM::param_t *)args.param + segment.param + (state - segment.state);
+        typename FORM::param_t param = FORM::reads_param ? *at_param : 0;
+        typename FORM::master_lo_t master_lo = 0;
+        if constexpr (FORM::has_master_lo)
+            master_lo = ((typename FORM::master_lo_t *)args.master_lo)[state];
+        float w = FORM::join(param, master_lo), m = args.m[state];
+        RULE::update(&scalars, segment.decay, args.grad[segment.grad + (state - segment.state)], &w, &m);
+        FORM::split(w, &param, &master_lo);
+        *at_param = param;
+        if constexpr (FORM::has_master_lo)
+            ((typename FORM::master_lo_t *)args.master_lo)[state] = master_lo;
+        args.m[state] = m;
+    }
+};
 
-/* BY_TENSOR: with the scalars of single tensors, as in adam.cu. */
 template <typename RULE, typename FORM, bool BY_TENSOR>
 static __global__ void __launch_bounds__(THREADS)
     momentum_kernel(const __grid_constant__ zero_adam_t args, uint64_t first)
 {
-    zero_adam_scalars_t scalars = *args.scalars;
-    const uint64_t state = first + ((uint64_t)blockIdx.x * THREADS + threadIdx.x) * GROUP_ELEMS;
-    if (scalars.skip || state >= args.state_end)
-        return;
-    size_t s = find_segment(args, state);
-    zero_adam_segment_t segment = args.segments[s];
-    if constexpr (BY_TENSOR)
-        zero_take_tensor_scalars(&args, &segment, &scalars, &segment.decay);
-    for (uint64_t e = state; e < state + GROUP_ELEMS; ++e) {
-        while (s + 1 < args.n_segments && args.segments[s + 1].state <= e) {
-            segment = args.segments[++s];
-            if constexpr (BY_TENSOR)
-                zero_take_tensor_scalars(&args, &segment, &scalars, &segment.decay);
-        }
-        if (holds(segment, e, 1))
-            update_element<RULE, FORM>(args, segment, scalars, e);
+    update_elements<momentum_update<RULE, FORM>, BY_TENSOR>(args, first);
+}
+
+template <typename RULE> struct momentum : elementwise {
+    static constexpr unsigned N_THREADS = THREADS;
+    template <typename FORM, bool BY_TENSOR> static optimizer_kernel_t kernel()
+    {
+        return momentum_kernel<RULE, FORM, BY_TENSOR>;
     }
-}
-
-template <typename RULE, typename FORM> static void launch_form(const zero_adam_t *args, cudaStream_t stream)
-{
-    const uint64_t first = args->state_begin / GROUP_ELEMS * GROUP_ELEMS;
-    const unsigned n_blocks = blocks_for(args->state_end - first, THREADS * GROUP_ELEMS);
-    if (args->by_tensor)
-        momentum_kernel<RULE, FORM, true><<<n_blocks, THREADS, 0, stream>>>(*args, first);
-    else
-        momentum_kernel<RULE, FORM, false><<<n_blocks, THREADS, 0, stream>>>(*args, first);
-}
-
-template <typename RULE> static cudaError_t launch(const zero_adam_t *args, cudaStream_t stream)
-{
-    if (args->param_dtype == ZERO_BF16)
-        launch_form<RULE, bf16_master>(args, stream);
-    else if (args->param_dtype == ZERO_FP16)
-        launch_form<RULE, fp16_master>(args, stream);
-    else
-        launch_form<RULE, fp32_master>(args, stream);
-    return cudaGetLastError();
-}
+};
 
 cudaError_t zero_cuda_sgd(const zero_adam_t *args, cudaStream_t stream)
 {
-    return launch<sgd_rule>(args, stream);
+    return launch_optimizer<momentum<sgd_rule>>(args, stream);
 }
 
 cudaError_t zero_cuda_nesterov(const zero_adam_t *args, cudaStream_t stream)
 {
-    return launch<nesterov_rule>(args, stream);
+    return launch_optimizer<momentum<nesterov_rule>>(args, stream);
 }
 
 cudaError_t zero_cuda_lion(const zero_adam_t *args, cudaStream_t stream)
 {
-    return launch<lion_rule>(args, stream);
+    return launch_optimizer<momentum<lion_rule>>(args, stream);
 }

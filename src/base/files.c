@@ -98,13 +98,14 @@ zero_status_t zero_file_close_synced(int fd, const char *path)
     return status;
 }
 
-zero_status_t zero_file_write_whole(const char *directory, const char *name, const void *data, size_t n_bytes)
+zero_status_t zero_file_write_new(const char *directory, const char *name, uint64_t file_bytes, const void *data,
+                                  size_t n_bytes)
 {
     int fd = -1;
     char *path = NULL;
     zero_status_t status;
     ZERO_TRY(zero_path_join(directory, name, &path));
-    ZERO_TRY_GOTO(zero_file_create(path, 0), done);
+    ZERO_TRY_GOTO(zero_file_create(path, file_bytes), done);
     ZERO_TRY_GOTO(zero_file_open_for_writing(path, &fd), done);
     status = zero_file_write(fd, path, 0, data, n_bytes);
     zero_status_t closed = zero_file_close_synced(fd, path);
@@ -113,6 +114,11 @@ zero_status_t zero_file_write_whole(const char *directory, const char *name, con
 done:
     free(path);
     return status;
+}
+
+zero_status_t zero_file_write_whole(const char *directory, const char *name, const void *data, size_t n_bytes)
+{
+    return zero_file_write_new(directory, name, 0, data, n_bytes);
 }
 
 zero_status_t zero_json_text(const char *name, const json_t *value, char **text)

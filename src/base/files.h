@@ -23,7 +23,10 @@ zero_status_t zero_file_open_for_writing(const char *path, int *fd);
 zero_status_t zero_file_write(int fd, const char *path, uint64_t offset, const void *data, size_t n_bytes);
 /* Syncs and closes fd. If it returns ZERO_OK, what was written is on the disk; fd is closed in any case. */
 zero_status_t zero_file_close_synced(int fd, const char *path);
-/* Creates a small file with this content, synced. */
+/* Creates a file of file_bytes that begins with this content, synced. */
+zero_status_t zero_file_write_new(const char *directory, const char *name, uint64_t file_bytes, const void *data,
+                                  size_t n_bytes);
+/* Creates a small file with this content alone, synced. */
 zero_status_t zero_file_write_whole(const char *directory, const char *name, const void *data, size_t n_bytes);
 
 /* Opens a regular file for reading. Fails for anything else, such as a named pipe, without waiting for it. */

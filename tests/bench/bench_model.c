@@ -58,15 +58,21 @@ static zero_status_t linear_weight(bench_t *b, size_t n_in, size_t n_out)
                                         b->third, ROWS, n_in, n_out);
 }
 
+static zero_attention_shape_t shape_of(size_t heads, size_t head_dim)
+{
+    return (zero_attention_shape_t){BATCH, SEQ, heads, heads, head_dim};
+}
+
 static zero_status_t attention(bench_t *b, size_t heads, size_t head_dim)
 {
-    return b->k->attention(&b->ctx, b->out, b->mean, b->in, NULL, BATCH, SEQ, heads, heads, head_dim);
+    const zero_attention_shape_t shape = shape_of(heads, head_dim);
+    return b->k->attention(&b->ctx, b->out, b->mean, b->in, NULL, &shape);
 }
 
 static zero_status_t attention_backward(bench_t *b, size_t heads, size_t head_dim)
 {
-    return b->k->attention_backward(&b->ctx, b->fourth, b->third, b->in, b->out, b->mean, NULL, BATCH, SEQ, heads,
-                                    heads, head_dim);
+    const zero_attention_shape_t shape = shape_of(heads, head_dim);
+    return b->k->attention_backward(&b->ctx, b->fourth, b->third, b->in, b->out, b->mean, NULL, &shape);
 }
 
 static zero_status_t layernorm(bench_t *b, size_t n_rows, size_t dim)
@@ -106,7 +112,8 @@ static zero_status_t rmsnorm_backward(bench_t *b, size_t n_rows, size_t dim)
 
 static zero_status_t rope(bench_t *b, size_t heads, size_t head_dim)
 {
-    return b->k->rope(&b->ctx, b->out, false, &(zero_rope_t){.theta = 1e4f}, BATCH, SEQ, heads, heads, head_dim);
+    const zero_attention_shape_t shape = shape_of(heads, head_dim);
+    return b->k->rope(&b->ctx, b->out, false, &(zero_rope_t){.theta = 1e4f}, &shape);
 }
 
 static zero_status_t swiglu(bench_t *b, size_t n_rows, size_t width)

@@ -26,26 +26,25 @@ typedef struct head {
     size_t window;            /* at most seq_len */
 } head_t;
 
-static head_t head_at(const zero_mask_t *mask, size_t batch, size_t head, size_t seq_len, size_t n_heads,
-                      size_t n_kv_heads, size_t head_dim)
+static head_t head_at(const zero_mask_t *mask, size_t batch, size_t head, const zero_attention_shape_t *shape)
 {
     const zero_mask_t m = mask != NULL ? *mask : (zero_mask_t){0};
-    size_t width = (n_heads + 2 * n_kv_heads) * head_dim;
-    size_t kv_head = head / (n_heads / n_kv_heads);
-    size_t first = batch * seq_len * width;
+    size_t width = (shape->n_heads + 2 * shape->n_kv_heads) * shape->head_dim;
+    size_t kv_head = head / (shape->n_heads / shape->n_kv_heads);
+    size_t first = batch * shape->seq_len * width;
     return (head_t){
-        .seq_len = seq_len,
-        .head_dim = head_dim,
+        .seq_len = shape->seq_len,
+        .head_dim = shape->head_dim,
         .width = width,
-        .out_width = n_heads * head_dim,
-        .scale = 1.0f / sqrtf((float)head_dim),
-        .q = first + head * head_dim,
-        .k = first + (n_heads + kv_head) * head_dim,
-        .v = first + (n_heads + n_kv_heads + kv_head) * head_dim,
-        .out = (batch * seq_len * n_heads + head) * head_dim,
-        .lse = (batch * n_heads + head) * seq_len,
-        .starts = m.starts != NULL ? m.starts + batch * seq_len : NULL,
-        .window = m.window > 0 && m.window < seq_len ? m.window : seq_len,
+        .out_width = shape->n_heads * shape->head_dim,
+        .scale = 1.0f / sqrtf((float)shape->head_dim),
+        .q = first + head * shape->head_dim,
+        .k = first + (shape->n_heads + kv_head) * shape->head_dim,
+        .v = first + (shape->n_heads + shape->n_kv_heads + kv_head) * shape->head_dim,
+        .out = (batch * shape->seq_len * shape->n_heads + head) * shape->head_dim,
+        .lse = (batch * shape->n_heads + head) * shape->seq_len,
+        .starts = m.starts != NULL ? m.starts + batch * shape->seq_len : NULL,
+        .window = m.window > 0 && m.window < shape->seq_len ? m.window : shape->seq_len,
     };
 }
 
@@ -92,13 +91,13 @@ static zero_status_t take_scores(zero_model_context_t *ctx, size_t seq_len, size
     return zero_scratch_alloc(&scratch, (n == 0 ? 1 : n) * bytes, scores);
 }
 
-static zero_status_t check_shape(size_t seq_len, size_t n_heads, size_t n_kv_heads, size_t head_dim)
+static zero_status_t check_shape(const zero_attention_shape_t *shape)
 {
-    if (n_kv_heads == 0 || n_heads % n_kv_heads != 0)
-        return zero_fail(ZERO_ERROR_ARGUMENT, "attention: %zu heads cannot share %zu key/value heads", n_heads,
-                         n_kv_heads);
-    ZERO_TRY(zero_check_blas_size((n_heads + 2 * n_kv_heads) * head_dim));
-    return zero_check_blas_size(score_stride(seq_len));
+    if (shape->n_kv_heads == 0 || shape->n_heads % shape->n_kv_heads != 0)
+        return zero_fail(ZERO_ERROR_ARGUMENT, "attention: %zu heads cannot share %zu key/value heads", shape->n_heads,
+                         shape->n_kv_heads);
+    ZERO_TRY(zero_check_blas_size((shape->n_heads + 2 * shape->n_kv_heads) * shape->head_dim));
+    return zero_check_blas_size(score_stride(shape->seq_len));
 }
 
 /* ---- Forward ---- */
@@ -132,21 +131,20 @@ static void forward_block(const head_t *h, size_t first, float *out, float *logs
 }
 
 zero_status_t ZERO_MODEL_FN(attention)(zero_model_context_t *ctx, void *out, float *logsumexp, const void *qkv,
-                                       const zero_mask_t *mask, size_t n_batch, size_t seq_len, size_t n_heads,
-                                       size_t n_kv_heads, size_t head_dim)
+                                       const zero_mask_t *mask, const zero_attention_shape_t *shape)
 {
     float *scores;
     int n_threads;
-    ZERO_TRY(check_shape(seq_len, n_heads, n_kv_heads, head_dim));
-    ZERO_TRY(take_scores(ctx, seq_len, 1, &n_threads, &scores));
-    size_t n_all_heads = n_batch * n_heads;
-    size_t n_blocks = (seq_len + ATTENTION_ROWS - 1) / ATTENTION_ROWS;
+    ZERO_TRY(check_shape(shape));
+    ZERO_TRY(take_scores(ctx, shape->seq_len, 1, &n_threads, &scores));
+    size_t n_all_heads = shape->n_batch * shape->n_heads;
+    size_t n_blocks = (shape->seq_len + ATTENTION_ROWS - 1) / ATTENTION_ROWS;
     /* The longest blocks first, so that the threads finish together. */
 #pragma omp parallel for schedule(dynamic) num_threads(n_threads)
     for (size_t task = 0; task < n_blocks * n_all_heads; ++task) {
         size_t first = (n_blocks - 1 - task / n_all_heads) * ATTENTION_ROWS, head = task % n_all_heads;
-        head_t h = head_at(mask, head / n_heads, head % n_heads, seq_len, n_heads, n_kv_heads, head_dim);
-        float *own = scores + (size_t)omp_get_thread_num() * (scores_bytes(seq_len) / sizeof *scores);
+        head_t h = head_at(mask, head / shape->n_heads, head % shape->n_heads, shape);
+        float *own = scores + (size_t)omp_get_thread_num() * (scores_bytes(shape->seq_len) / sizeof *scores);
         forward_block(&h, first, out, logsumexp, qkv, own);
     }
     return ZERO_OK;
@@ -227,22 +225,20 @@ static void backward_head(const head_t *h, const backward_t *t, bool begins)
 
 zero_status_t ZERO_MODEL_FN(attention_backward)(zero_model_context_t *ctx, void *dqkv, const void *dout,
                                                 const void *qkv, const void *out, const float *logsumexp,
-                                                const zero_mask_t *mask, size_t n_batch, size_t seq_len, size_t n_heads,
-                                                size_t n_kv_heads, size_t head_dim)
+                                                const zero_mask_t *mask, const zero_attention_shape_t *shape)
 {
     float *scores;
     int n_threads;
-    ZERO_TRY(check_shape(seq_len, n_heads, n_kv_heads, head_dim));
-    ZERO_TRY(take_scores(ctx, seq_len, 2, &n_threads, &scores));
-    size_t group = n_heads / n_kv_heads, block_elems = scores_bytes(seq_len) / sizeof *scores;
+    ZERO_TRY(check_shape(shape));
+    ZERO_TRY(take_scores(ctx, shape->seq_len, 2, &n_threads, &scores));
+    size_t group = shape->n_heads / shape->n_kv_heads, block_elems = scores_bytes(shape->seq_len) / sizeof *scores;
     /* Query heads that share a key/value head add to the same dk and dv, so one thread takes them, in order. */
 #pragma omp parallel for schedule(dynamic) num_threads(n_threads)
-    for (size_t task = 0; task < n_batch * n_kv_heads; ++task) {
+    for (size_t task = 0; task < shape->n_batch * shape->n_kv_heads; ++task) {
         float *own = scores + (size_t)omp_get_thread_num() * 2 * block_elems;
         backward_t tensors = {dqkv, dout, qkv, out, logsumexp, own, own + block_elems};
         for (size_t member = 0; member < group; ++member) {
-            head_t h = head_at(mask, task / n_kv_heads, task % n_kv_heads * group + member, seq_len, n_heads,
-                               n_kv_heads, head_dim);
+            head_t h = head_at(mask, task / shape->n_kv_heads, task % shape->n_kv_heads * group + member, shape);
             backward_head(&h, &tensors, member == 0);
         }
     }
@@ -279,29 +275,30 @@ static void put_rows(float *cache, const float *qkv, size_t first, size_t n_new,
 }
 
 zero_status_t ZERO_MODEL_FN(attention_cached)(zero_model_context_t *ctx, void *out, float *logsumexp, void *cache,
-                                              const void *qkv, const zero_mask_t *mask, size_t n_new, size_t n_heads,
-                                              size_t n_kv_heads, size_t head_dim)
+                                              const void *qkv, const zero_mask_t *mask,
+                                              const zero_attention_shape_t *shape)
 {
-    size_t width = 2 * n_kv_heads * head_dim, row = n_heads * head_dim + width, window = mask->window;
-    size_t first = mask->starts != NULL ? (size_t) - (int64_t)mask->starts[0] : 0, n_all = first + n_new;
-    put_rows(cache, qkv, first, n_new, row, width);
+    size_t width = 2 * shape->n_kv_heads * shape->head_dim, row = shape->n_heads * shape->head_dim + width,
+           window = mask->window;
+    size_t first = mask->starts != NULL ? (size_t) - (int64_t)mask->starts[0] : 0, n_all = first + shape->seq_len;
+    put_rows(cache, qkv, first, shape->seq_len, row, width);
     if (first == 0)
-        return ZERO_MODEL_FN(attention)(ctx, out, logsumexp, qkv, &(zero_mask_t){.window = window}, 1, n_new, n_heads,
-                                        n_kv_heads, head_dim);
+        return ZERO_MODEL_FN(attention)(ctx, out, logsumexp, qkv, &(zero_mask_t){.window = window}, shape);
     zero_scratch_t scratch = zero_scratch_begin(ctx);
     size_t bytes = zero_scratch_bytes(n_all * sizeof(float)), n_buffers = scratch.bytes_left / bytes;
     size_t n_wanted = (size_t)omp_get_max_threads(), n_threads = n_buffers < n_wanted ? n_buffers : n_wanted;
     float *scores;
     ZERO_TRY(zero_scratch_alloc(&scratch, (n_threads == 0 ? 1 : n_threads) * bytes, &scores));
 #pragma omp parallel for schedule(static) num_threads((int)n_threads)
-    for (size_t head = 0; head < n_heads; ++head) {
-        const float *keys = (float *)cache + head / (n_heads / n_kv_heads) * head_dim;
-        const float *values = keys + n_kv_heads * head_dim;
+    for (size_t head = 0; head < shape->n_heads; ++head) {
+        const float *keys = (float *)cache + head / (shape->n_heads / shape->n_kv_heads) * shape->head_dim;
+        const float *values = keys + shape->n_kv_heads * shape->head_dim;
         float *own = scores + (size_t)omp_get_thread_num() * (bytes / sizeof(float));
-        for (size_t t = 0; t < n_new; ++t) {
+        for (size_t t = 0; t < shape->seq_len; ++t) {
             size_t n = first + t + 1, hidden = window > 0 && window < n ? n - window : 0;
-            attend((float *)out + (t * n_heads + head) * head_dim, (const float *)qkv + t * row + head * head_dim,
-                   keys + hidden * width, values + hidden * width, width, n - hidden, head_dim, own);
+            attend((float *)out + (t * shape->n_heads + head) * shape->head_dim,
+                   (const float *)qkv + t * row + head * shape->head_dim, keys + hidden * width,
+                   values + hidden * width, width, n - hidden, shape->head_dim, own);
         }
     }
     return ZERO_OK;

@@ -40,6 +40,33 @@ bool zero_attention_mma_may_serve(zero_dtype_t dtype, const zero_attention_shape
     return may_serve("tensor cores compute", dtype, s->head_dim, ZERO_ATTENTION_MMA_MAX_HEAD_DIM, why);
 }
 
+bool zero_attention_hopper_heads(zero_dtype_t dtype, size_t head_dim)
+{
+    return dtype != ZERO_FP32 && (head_dim == 64 || head_dim == 128);
+}
+
+static bool has_hopper_heads(const zero_attention_call_t *call)
+{
+    return call->is_hopper && zero_attention_hopper_heads(call->dtype, call->shape.head_dim);
+}
+
+bool zero_attention_takes(zero_attention_kind_t kind, const zero_attention_call_t *call, char why[ZERO_MODEL_WHY])
+{
+    const size_t most = UINT16_MAX; /* of a grid: sequences; tiles of 64 queries */
+    switch (kind) {
+    case ZERO_ATTENTION_HOPPER:
+        return !call->hides && call->all_aligned && has_hopper_heads(call) && call->shape.n_batch <= most &&
+               call->shape.seq_len <= most * 64;
+    case ZERO_ATTENTION_CUDNN:
+        return !call->hides && call->qkv_aligned && !has_hopper_heads(call) &&
+               zero_cudnn_may_serve(call->dtype, &call->shape, why);
+    case ZERO_ATTENTION_MMA:
+        return call->all_aligned && zero_attention_mma_may_serve(call->dtype, &call->shape, why);
+    default:
+        return true;
+    }
+}
+
 /* ---- fp8 product ---- */
 /* The three products of a linear layer in fp8 as c = a b^T, and what is refused. */
 

@@ -50,11 +50,7 @@ static inline zero_status_t zero_scratch_alloc(zero_scratch_t *scratch, size_t n
 }
 
 /* ---- attention shape ---- */
-/* The sizes of attention, and which of them fast kernels compute: pure arithmetic, in every build. */
-
-typedef struct zero_attention_shape {
-    size_t n_batch, seq_len, n_heads, n_kv_heads, head_dim;
-} zero_attention_shape_t;
+/* Which sizes of attention fast kernels compute: pure arithmetic, in every build. */
 
 /* Returns whether cuDNN may be asked for attention of these sizes. If not, `why` (unless NULL) says what prevents it
  * and which sizes would do. */
@@ -63,6 +59,29 @@ bool zero_cudnn_may_serve(zero_dtype_t dtype, const zero_attention_shape_t *shap
 /* Returns the same of our own kernel for tensor cores. */
 #define ZERO_ATTENTION_MMA_MAX_HEAD_DIM 128
 bool zero_attention_mma_may_serve(zero_dtype_t dtype, const zero_attention_shape_t *shape, char why[ZERO_MODEL_WHY]);
+
+/* The ways to compute attention on CUDA, the preferred first. */
+typedef enum zero_attention_kind {
+    ZERO_ATTENTION_HOPPER,
+    ZERO_ATTENTION_CUDNN,
+    ZERO_ATTENTION_MMA,
+    ZERO_ATTENTION_SIMT,
+    ZERO_ATTENTION_KINDS
+} zero_attention_kind_t;
+
+/* A call of attention, as far as it decides which kernels compute it. */
+typedef struct zero_attention_call {
+    zero_dtype_t dtype;
+    zero_attention_shape_t shape;
+    bool is_hopper;                /* the GPU */
+    bool hides;                    /* the mask hides more than later keys */
+    bool qkv_aligned, all_aligned; /* to 16 bytes: qkv; it and the other tensors of dtype */
+} zero_attention_call_t;
+
+/* Returns whether kernels of this kind are made for the call. If not, `why` (unless NULL) may say what prevents it. */
+bool zero_attention_takes(zero_attention_kind_t kind, const zero_attention_call_t *call, char why[ZERO_MODEL_WHY]);
+/* Returns whether Hopper's kernels are made for such heads. */
+bool zero_attention_hopper_heads(zero_dtype_t dtype, size_t head_dim);
 
 /* ---- fp8 product ---- */
 /* Which copies of its operands a linear layer's product in fp8 reads, for every device. */

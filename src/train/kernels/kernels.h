@@ -84,6 +84,12 @@ typedef struct zero_mask {
     size_t window; /* a query sees its own position's key and the window - 1 before it; 0: all of them */
 } zero_mask_t;
 
+/* The sizes of attention: n_batch sequences of seq_len positions, whose rows hold n_heads query heads and n_kv_heads
+ * key and as many value heads, of head_dim elements each. */
+typedef struct zero_attention_shape {
+    size_t n_batch, seq_len, n_heads, n_kv_heads, head_dim;
+} zero_attention_shape_t;
+
 #define ZERO_MODEL_WHY 768 /* bytes of a reason: one clause, without a newline */
 
 /* Captured work that can be launched again. */
@@ -197,8 +203,8 @@ typedef struct zero_model_kernels {
      * k head of qkv[B, T, (n_heads + 2 n_kv_heads) * head_dim], elements i and i + head_dim / 2 are rotated as a pair
      * by the angle position * theta^(-2 i / head_dim), or scaled as `rope` says. v stays. `inverse` rotates back, which
      * is the gradient. head_dim is even. absmax: all of qkv. */
-    zero_status_t (*rope)(zero_model_context_t *ctx, void *qkv, bool inverse, const zero_rope_t *rope, size_t n_batch,
-                          size_t seq_len, size_t n_heads, size_t n_kv_heads, size_t head_dim);
+    zero_status_t (*rope)(zero_model_context_t *ctx, void *qkv, bool inverse, const zero_rope_t *rope,
+                          const zero_attention_shape_t *shape);
 
     /* y[n_rows, width] = silu(gate) * up. A row of gate_up[n_rows, 2 width] holds all gates, then all ups. absmax: y.
      */
@@ -219,25 +225,22 @@ typedef struct zero_model_kernels {
      * v heads; out[B, T, n_heads * head_dim]; logsumexp: fp32 [B, n_heads, T], of the scores times 1/sqrt(head_dim).
      * mask NULL: queries see all keys that are not later. */
     zero_status_t (*attention)(zero_model_context_t *ctx, void *out, float *logsumexp, const void *qkv,
-                               const zero_mask_t *mask, size_t n_batch, size_t seq_len, size_t n_heads,
-                               size_t n_kv_heads, size_t head_dim);
-    /* Attention of n_new positions that continue one text: qkv, out and logsumexp are theirs. Keys and values of all
-     * its positions are in cache[limits.seq_len][2 * n_kv_heads * head_dim], of the activations' dtype, where the new
-     * ones are put. mask->starts[n_new] says how many came before; NULL: none, and this is attention. logsumexp may not
-     * be written. */
+                               const zero_mask_t *mask, const zero_attention_shape_t *shape);
+    /* Attention of positions that continue one text (n_batch is 1): qkv, out and logsumexp are theirs. Keys and values
+     * of all its positions are in cache[limits.seq_len][2 * n_kv_heads * head_dim], of the activations' dtype, where
+     * the new ones are put. mask->starts[n_new] says how many came before; NULL: none, and this is attention. logsumexp
+     * may not be written. */
     zero_status_t (*attention_cached)(zero_model_context_t *ctx, void *out, float *logsumexp, void *cache,
-                                      const void *qkv, const zero_mask_t *mask, size_t n_new, size_t n_heads,
-                                      size_t n_kv_heads, size_t head_dim);
+                                      const void *qkv, const zero_mask_t *mask, const zero_attention_shape_t *shape);
     zero_status_t (*attention_backward)(zero_model_context_t *ctx, void *dqkv, const void *dout, const void *qkv,
                                         const void *out, const float *logsumexp, const zero_mask_t *mask,
-                                        size_t n_batch, size_t seq_len, size_t n_heads, size_t n_kv_heads,
-                                        size_t head_dim);
+                                        const zero_attention_shape_t *shape);
 
     /* Returns whether attention of these sizes, forward and backward, runs on the slower of the device's two backends.
      * `why` then says what prevents the faster one and how to get it. Of the mask's starts only whether there are any
      * is read. May be called before or after the first attention; may take a while. NULL: there is one backend. */
-    bool (*attention_is_slow)(zero_model_context_t *ctx, const zero_mask_t *mask, size_t n_batch, size_t seq_len,
-                              size_t n_heads, size_t n_kv_heads, size_t head_dim, char why[ZERO_MODEL_WHY]);
+    bool (*attention_is_slow)(zero_model_context_t *ctx, const zero_mask_t *mask, const zero_attention_shape_t *shape,
+                              char why[ZERO_MODEL_WHY]);
 
     /* out[B*T, dim] = token_table[token] + position_table[position] (position_table.data NULL: no positions).
      * tokens: int32 [B, T], device memory; token_table[vocab_size, dim]; position_table[at least T, dim]. starts: as in

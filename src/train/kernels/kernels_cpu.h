@@ -240,7 +240,7 @@ zero_status_t ZERO_MODEL_FN(head_norm_backward)(zero_model_context_t *ctx, void 
                                                 zero_weight_t k_weight, float eps, size_t n_rows, size_t n_heads,
                                                 size_t n_kv_heads, size_t head_dim);
 zero_status_t ZERO_MODEL_FN(rope)(zero_model_context_t *ctx, void *qkv, bool inverse, const zero_rope_t *rope,
-                                  size_t n_batch, size_t seq_len, size_t n_heads, size_t n_kv_heads, size_t head_dim);
+                                  const zero_attention_shape_t *shape);
 zero_status_t ZERO_MODEL_FN(swiglu)(zero_model_context_t *ctx, void *y, const void *gate_up, size_t n_rows,
                                     size_t width);
 zero_status_t ZERO_MODEL_FN(swiglu_backward)(zero_model_context_t *ctx, void *dgate_up, void *y, const void *dy,
@@ -249,15 +249,13 @@ zero_status_t ZERO_MODEL_FN(gelu)(zero_model_context_t *ctx, void *y, const void
 zero_status_t ZERO_MODEL_FN(gelu_backward)(zero_model_context_t *ctx, void *dx, zero_grad_t dcolumns, void *y,
                                            const void *dy, const void *x, size_t n_rows, size_t width);
 zero_status_t ZERO_MODEL_FN(attention)(zero_model_context_t *ctx, void *out, float *logsumexp, const void *qkv,
-                                       const zero_mask_t *mask, size_t n_batch, size_t seq_len, size_t n_heads,
-                                       size_t n_kv_heads, size_t head_dim);
+                                       const zero_mask_t *mask, const zero_attention_shape_t *shape);
 zero_status_t ZERO_MODEL_FN(attention_cached)(zero_model_context_t *ctx, void *out, float *logsumexp, void *cache,
-                                              const void *qkv, const zero_mask_t *mask, size_t n_new, size_t n_heads,
-                                              size_t n_kv_heads, size_t head_dim);
+                                              const void *qkv, const zero_mask_t *mask,
+                                              const zero_attention_shape_t *shape);
 zero_status_t ZERO_MODEL_FN(attention_backward)(zero_model_context_t *ctx, void *dqkv, const void *dout,
                                                 const void *qkv, const void *out, const float *logsumexp,
-                                                const zero_mask_t *mask, size_t n_batch, size_t seq_len, size_t n_heads,
-                                                size_t n_kv_heads, size_t head_dim);
+                                                const zero_mask_t *mask, const zero_attention_shape_t *shape);
 zero_status_t ZERO_MODEL_FN(embed)(zero_model_context_t *ctx, void *out, const int32_t *tokens, const int32_t *starts,
                                    zero_weight_t token_table, zero_weight_t position_table, size_t n_batch,
                                    size_t seq_len, size_t dim, size_t vocab_size);

@@ -44,28 +44,29 @@ static void rotate(float *x, float *y, const angles_t *angles, size_t n)
 }
 
 zero_status_t ZERO_MODEL_FN(rope)(zero_model_context_t *ctx, void *qkv, bool inverse, const zero_rope_t *rope,
-                                  size_t n_batch, size_t seq_len, size_t n_heads, size_t n_kv_heads, size_t head_dim)
+                                  const zero_attention_shape_t *shape)
 {
-    size_t half = head_dim / 2, n_rotated = n_heads + n_kv_heads, width = (n_rotated + n_kv_heads) * head_dim;
-#pragma omp parallel if (n_batch * seq_len * width >= ZERO_MODEL_PARALLEL_MIN)
+    size_t half = shape->head_dim / 2, n_rotated = shape->n_heads + shape->n_kv_heads,
+           width = (n_rotated + shape->n_kv_heads) * shape->head_dim;
+#pragma omp parallel if (shape->n_batch * shape->seq_len * width >= ZERO_MODEL_PARALLEL_MIN)
     for (size_t first = 0; first < half; first += ROPE_PAIRS) {
         float frequencies[ROPE_PAIRS];
         angles_t angles;
         size_t n = half - first < ROPE_PAIRS ? half - first : ROPE_PAIRS;
-        set_frequencies(frequencies, first, n, rope, head_dim);
+        set_frequencies(frequencies, first, n, rope, shape->head_dim);
 #pragma omp for schedule(static) nowait
-        for (size_t position = 0; position < seq_len; ++position) {
+        for (size_t position = 0; position < shape->seq_len; ++position) {
             set_angles(&angles, frequencies, n, position, inverse);
-            for (size_t batch = 0; batch < n_batch; ++batch) {
-                size_t at = batch * seq_len + position;
+            for (size_t batch = 0; batch < shape->n_batch; ++batch) {
+                size_t at = batch * shape->seq_len + position;
                 float *row = (float *)qkv + at * width + first;
                 if (rope->starts != NULL)
                     set_angles(&angles, frequencies, n, position - (size_t)rope->starts[at], inverse);
                 for (size_t head = 0; head < n_rotated; ++head)
-                    rotate(row + head * head_dim, row + head * head_dim + half, &angles, n);
+                    rotate(row + head * shape->head_dim, row + head * shape->head_dim + half, &angles, n);
             }
         }
     }
-    ZERO_ISA(zero_model_raise_absmax)(ctx, qkv, n_batch * seq_len * width);
+    ZERO_ISA(zero_model_raise_absmax)(ctx, qkv, shape->n_batch * shape->seq_len * width);
     return ZERO_OK;
 }

@@ -135,12 +135,15 @@ void arch_allocate_layers(const model_t *model, activations_t *a, bool normalize
 
 /* ---- embedding ---- */
 
-zero_status_t arch_embed_forward(model_t *model, zero_tensor_t tokens, zero_weight_t positions)
+/* layers[0].x = the rows of the token table that the batch names, plus those of the positions if they are learned. */
+static zero_status_t embed_forward(model_t *model)
 {
+    const arch_common_t *c = arch_common(model);
     arch_sizes_t s = arch_sizes(model);
     ZERO_TRY(fp8_begin_pass(model));
-    return model->kernels->embed(&model->ctx, model->layers[0].x, model->tokens, arch_mask(model).starts,
-                                 model_weight(model, tokens), positions, s.B, s.T, s.C, s.V);
+    return model->kernels->embed(
+        &model->ctx, model->layers[0].x, model->tokens, arch_mask(model).starts, model_weight(model, c->tokens),
+        model->ops->learns_positions ? model_weight(model, c->positions) : ARCH_NO_WEIGHT, s.B, s.T, s.C, s.V);
 }
 
 /* Clears the gradient of positions that no sequence reaches. */
@@ -154,11 +157,13 @@ static zero_status_t clear_unused_positions(model_t *model, zero_grad_t position
                                      (all - used) * row_bytes);
 }
 
-zero_status_t arch_embed_backward(model_t *model, const void *d_x, zero_tensor_t tokens, zero_grad_t positions)
+static zero_status_t embed_backward(model_t *model)
 {
+    const arch_common_t *c = arch_common(model);
     arch_sizes_t s = arch_sizes(model);
+    const zero_grad_t positions = model->ops->learns_positions ? model_grad(model, c->positions) : ARCH_NO_GRAD;
     ZERO_TRY(clear_unused_positions(model, positions));
-    return model->kernels->embed_backward(&model->ctx, model_grad(model, tokens), positions, d_x, model->tokens,
+    return model->kernels->embed_backward(&model->ctx, model_grad(model, c->tokens), positions, c->d_x, model->tokens,
                                           arch_mask(model).starts, s.B, s.T, s.C, s.V);
 }
 
@@ -171,28 +176,34 @@ zero_mask_t arch_mask(const model_t *model)
     return (zero_mask_t){.starts = has_starts ? model->starts : NULL, .window = (size_t)model->options->model.window};
 }
 
+zero_attention_shape_t arch_attention_shape(const model_t *model)
+{
+    arch_sizes_t s = arch_sizes(model);
+    return (zero_attention_shape_t){s.B, s.T, s.heads, s.kv_heads, s.head_dim};
+}
+
 zero_status_t arch_attention(model_t *model, int layer, const void *qkv)
 {
+    const zero_attention_shape_t shape = arch_attention_shape(model);
     const zero_mask_t mask = arch_mask(model);
     const zero_model_kernels_t *k = model->kernels;
     const layer_activations_t *a = &model->layers[layer];
     arch_sizes_t s = arch_sizes(model);
     size_t layer_elems = (size_t)model->options->model.seq_len * 2 * s.kv_heads * s.head_dim;
     if (!model->continues)
-        return k->attention(&model->ctx, a->attention, a->logsumexp, qkv, &mask, s.B, s.T, s.heads, s.kv_heads,
-                            s.head_dim);
+        return k->attention(&model->ctx, a->attention, a->logsumexp, qkv, &mask, &shape);
     return k->attention_cached(&model->ctx, a->attention, a->logsumexp,
                                (unsigned char *)model->cache + (size_t)layer * layer_elems * s.element_bytes, qkv,
-                               &mask, s.T, s.heads, s.kv_heads, s.head_dim);
+                               &mask, &shape);
 }
 
 zero_status_t arch_attention_backward(model_t *model, int layer, void *d_qkv, const void *d_out, const void *qkv)
 {
+    const zero_attention_shape_t shape = arch_attention_shape(model);
     const zero_mask_t mask = arch_mask(model);
     const layer_activations_t *a = &model->layers[layer];
-    arch_sizes_t s = arch_sizes(model);
-    return model->kernels->attention_backward(&model->ctx, d_qkv, d_out, qkv, a->attention, a->logsumexp, &mask, s.B,
-                                              s.T, s.heads, s.kv_heads, s.head_dim);
+    return model->kernels->attention_backward(&model->ctx, d_qkv, d_out, qkv, a->attention, a->logsumexp, &mask,
+                                              &shape);
 }
 
 /* ---- linear layers ---- */
@@ -227,24 +238,52 @@ zero_status_t arch_linear_backward_weight(model_t *model, arch_linear_t at, zero
 
 /* ---- output head ---- */
 
-zero_status_t arch_head_forward(model_t *model, const void *x, zero_tensor_t weight)
+static zero_status_t head_forward(model_t *model)
 {
     const zero_model_kernels_t *k = model->kernels;
+    const arch_common_t *c = arch_common(model);
     arch_sizes_t s = arch_sizes(model);
+    ZERO_TRY(model->ops->final_norm(model, model->layers[model->options->model.layers - 1].mid));
     if (model->pass == MODEL_LOSS)
-        return k->head_loss(&model->ctx, model->loss, NULL, (zero_grad_t){0}, x, model_weight(model, weight),
+        return k->head_loss(&model->ctx, model->loss, NULL, (zero_grad_t){0}, c->normed, model_weight(model, c->head),
                             model->targets, model->loss_weight, zero_loss_scale(model->engine), s.R, s.C, s.V);
     if (model->pass == MODEL_LOGITS) {
-        const unsigned char *row = (const unsigned char *)x + model->logits_at * s.C * s.element_bytes;
-        return k->head_logits(&model->ctx, model->logits, row, model_weight(model, weight), 1, s.C, s.V);
+        const unsigned char *row = (const unsigned char *)c->normed + model->logits_at * s.C * s.element_bytes;
+        return k->head_logits(&model->ctx, model->logits, row, model_weight(model, c->head), 1, s.C, s.V);
     }
     return ZERO_OK;
 }
 
-zero_status_t arch_head_backward(model_t *model, void *dx, const void *x, zero_tensor_t weight)
+/* Computes the loss, the head's gradient and d_x. */
+static zero_status_t head_backward(model_t *model)
 {
+    const zero_model_kernels_t *k = model->kernels;
+    const arch_common_t *c = arch_common(model);
     arch_sizes_t s = arch_sizes(model);
-    return model->kernels->head_loss(&model->ctx, model->loss, dx, model_grad(model, weight), x,
-                                     model_weight(model, weight), model->targets, model->loss_weight,
-                                     zero_loss_scale(model->engine), s.R, s.C, s.V);
+    ZERO_TRY(k->head_loss(&model->ctx, model->loss, c->d_c, model_grad(model, c->head), c->normed,
+                          model_weight(model, c->head), model->targets, model->loss_weight,
+                          zero_loss_scale(model->engine), s.R, s.C, s.V));
+    ZERO_TRY(k->zero_fill(&model->ctx, c->d_x, s.R * s.C * s.element_bytes));
+    return model->ops->final_norm_backward(model);
+}
+
+/* ---- units ---- */
+
+zero_status_t arch_forward(model_t *model, zero_unit_t unit)
+{
+    int layer = unit - 1;
+    if (unit == 0)
+        return embed_forward(model);
+    if (layer == model->options->model.layers)
+        return head_forward(model);
+    return model->ops->block_forward(model, layer, layer == 0 ? model->layers[0].x : model->layers[layer - 1].mid,
+                                     layer == 0 ? NULL : arch_common(model)->addend);
+}
+
+zero_status_t arch_backward(model_t *model, zero_unit_t unit)
+{
+    int layer = unit - 1;
+    if (unit == 0)
+        return embed_backward(model);
+    return layer == model->options->model.layers ? head_backward(model) : model->ops->block_backward(model, layer);
 }

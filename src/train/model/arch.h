@@ -1,5 +1,5 @@
-/* arch.h - what GPT-2 and Llama share: declaring a tensor, a layer's activations, the embedding, attention, linear
- * layers and the output head. For gpt2.c, llama.c and model.c alone.
+/* arch.h - what GPT-2 and Llama share: declaring a tensor, a layer's activations, embedding and output head,
+ * attention, linear layers. For gpt2.c, llama.c and model.c alone.
  */
 #ifndef ZEROTRAIN_ARCH_H
 #define ZEROTRAIN_ARCH_H
@@ -91,21 +91,40 @@ struct layer_activations {
  * share. normalizes_heads: with normed_qkv. */
 void arch_allocate_layers(const model_t *model, activations_t *activations, bool normalizes_heads);
 
+/* What every architecture keeps in model->arch, first. The rest is its own. Buffers that are never in use together may
+ * share an address. */
+typedef struct arch_common {
+    zero_tensor_t tokens;    /* [V, C] */
+    zero_tensor_t head;      /* [V, C] the output head's matrix; tied: tokens */
+    zero_tensor_t positions; /* [P, C], if ops->learns_positions */
+    void *x_final;           /* [R, C] x_L */
+    void *normed;            /* [R, C] the output of the last norm */
+    void *addend;            /* [R, C] the pending addition */
+    void *d_x;               /* [R, C] gradient of the residual stream */
+    void *d_c, *d_qkv, *d_f; /* [R, C] or [R, A], [R, qkv], [R, F] gradients within a block */
+} arch_common_t;
+
+static inline arch_common_t *arch_common(const model_t *model)
+{
+    return model->arch;
+}
+
 /* ---- compute ---- */
 
 #define ARCH_NO_WEIGHT ((zero_weight_t){0})
 #define ARCH_NO_GRAD ((zero_grad_t){0})
 
-/* layers[0].x = the rows of `tokens`[V, C] that the batch names, plus those of `positions`[at least T, C] if there are
- * any. */
-zero_status_t arch_embed_forward(model_t *model, zero_tensor_t tokens, zero_weight_t positions);
-zero_status_t arch_embed_backward(model_t *model, const void *d_x, zero_tensor_t tokens, zero_grad_t positions);
+/* Compute a unit, for the architectures' tables. */
+zero_status_t arch_forward(model_t *model, zero_unit_t unit);
+zero_status_t arch_backward(model_t *model, zero_unit_t unit);
 
 /* layers[layer].attention = causal attention of qkv[R, qkv], whose q and k are rotated. In a pass that continues a
  * text, also to the text's earlier positions. */
 zero_status_t arch_attention(model_t *model, int layer, const void *qkv);
 /* d_qkv[R, qkv], from the gradient of layers[layer].attention and what arch_attention was given. */
 zero_status_t arch_attention_backward(model_t *model, int layer, void *d_qkv, const void *d_out, const void *qkv);
+/* Returns the sizes of the pass's attention. */
+zero_attention_shape_t arch_attention_shape(const model_t *model);
 /* Returns what the pass's positions do not see, and where their documents begin. */
 zero_mask_t arch_mask(const model_t *model);
 
@@ -117,12 +136,6 @@ zero_status_t arch_linear_backward_input(model_t *model, arch_linear_t at, void 
  * the same layer, without another layer's in between. If fp8_keeps_inputs, x is not read. */
 zero_status_t arch_linear_backward_weight(model_t *model, arch_linear_t at, zero_grad_t dbias, const void *x,
                                           const void *dy);
-
-/* Computes loss or logits from the normed residual stream x[R, C] and weight[V, C]. Does nothing in training: there
- * arch_head_backward follows and computes loss and gradient together. */
-zero_status_t arch_head_forward(model_t *model, const void *x, zero_tensor_t weight);
-/* Computes the loss, dx[R, C] and the weight's gradient. */
-zero_status_t arch_head_backward(model_t *model, void *dx, const void *x, zero_tensor_t weight);
 
 /* ---- the architectures ---- */
 

@@ -35,16 +35,10 @@ typedef struct block_tensors {
 } block_tensors_t;
 
 typedef struct gpt2 {
-    zero_tensor_t wte, wpe; /* [V, C], [T, C] */
+    arch_common_t common;
     zero_tensor_t lnf_weight, lnf_bias;
-    /* Some of these share an address: see allocate. */
-    void *x_final;              /* [R, C] x_L */
-    void *lnf;                  /* [R, C] */
     float *lnf_mean, *lnf_rstd; /* [R] */
-    void *addend;               /* [R, C] the pending addition */
-    void *d_x;                  /* [R, C] gradient of the residual stream */
-    float *d_x_sums;            /* [C] its column sums */
-    void *d_c, *d_qkv, *d_f;    /* [R, C], [R, 3C], [R, F] gradients within a block */
+    float *d_x_sums;            /* [C] column sums of d_x */
     block_tensors_t blocks[];   /* [L] */
 } gpt2_t;
 
@@ -90,13 +84,14 @@ static zero_status_t declare(model_t *model)
     const arch_tensor_t wte = {"transformer.wte.weight", V, C, ZERO_INIT_NORMAL, ARCH_STD, false};
     const arch_tensor_t wpe = {"transformer.wpe.weight", P, C, ZERO_INIT_NORMAL, ARCH_STD, false};
     ZERO_TRY(zero_model_add_unit(model->declaration, "transformer.embeddings", &embed));
-    ZERO_TRY(arch_declare(model, embed, &wte, &g->wte));
-    ZERO_TRY(arch_declare(model, embed, &wpe, &g->wpe));
+    ZERO_TRY(arch_declare(model, embed, &wte, &g->common.tokens));
+    ZERO_TRY(arch_declare(model, embed, &wpe, &g->common.positions));
     for (int l = 0; l < L; l++)
         ZERO_TRY(declare_block(model, l, &g->blocks[l]));
     ZERO_TRY(zero_model_add_unit(model->declaration, "transformer.head", &head));
     ZERO_TRY(add_pair(model, head, "transformer.ln_f", 0, C, ZERO_INIT_ONES, 0, &g->lnf_weight, &g->lnf_bias));
-    return zero_model_share_tensor(model->declaration, head, g->wte);
+    g->common.head = g->common.tokens;
+    return zero_model_share_tensor(model->declaration, head, g->common.tokens);
 }
 
 /* Positions. The token table is also the head, which multiplies by it. */
@@ -108,7 +103,7 @@ static int64_t n_lookup_params(const model_t *model)
 /* ---- activations ---- */
 
 /* Buffers that are never in use together share an address. addend belongs to forward (also to that of a block that
- * backward runs again, before the block's backward), d_c to backward. lnf is no longer needed when d_x is first
+ * backward runs again, before the block's backward), d_c to backward. normed is no longer needed when d_x is first
  * written, x_final when d_f is, and d_f when d_qkv is. */
 static void allocate(const model_t *model, activations_t *a)
 {
@@ -117,19 +112,14 @@ static void allocate(const model_t *model, activations_t *a)
     arch_allocate_layers(model, a, false);
     g->lnf_mean = activations_alloc(a, s.R, sizeof(float));
     g->lnf_rstd = activations_alloc(a, s.R, sizeof(float));
-    g->d_x = g->lnf = activations_alloc(a, s.R * s.C, s.element_bytes);
+    g->common.d_x = g->common.normed = activations_alloc(a, s.R * s.C, s.element_bytes);
     g->d_x_sums = activations_alloc(a, s.C, sizeof(float));
-    g->addend = g->d_c = activations_alloc(a, s.R * s.C, s.element_bytes);
-    g->d_f = g->d_qkv = g->x_final = activations_alloc(a, s.R * (s.F > s.qkv ? s.F : s.qkv), s.element_bytes);
+    g->common.addend = g->common.d_c = activations_alloc(a, s.R * s.C, s.element_bytes);
+    g->common.d_f = g->common.d_qkv = g->common.x_final =
+        activations_alloc(a, s.R * (s.F > s.qkv ? s.F : s.qkv), s.element_bytes);
 }
 
 /* ---- forward ---- */
-
-static zero_status_t embed_forward(model_t *model)
-{
-    gpt2_t *g = model->arch;
-    return arch_embed_forward(model, g->wte, model_weight(model, g->wpe));
-}
 
 static arch_linear_t matrix_of(const model_t *model, int l, arch_matrix_t matrix)
 {
@@ -174,29 +164,26 @@ static zero_status_t block_inner(model_t *model, int l, const void *residual, co
                   addend, t->ln1_weight, t->ln1_bias));
     ZERO_TRY(conv1d(model, l, ARCH_QKV, a->qkv, a->normed1, t->qkv_bias));
     ZERO_TRY(arch_attention(model, l, a->qkv));
-    ZERO_TRY(conv1d(model, l, ARCH_ATTENTION, g->addend, a->attention, t->attention_bias));
+    ZERO_TRY(conv1d(model, l, ARCH_ATTENTION, g->common.addend, a->attention, t->attention_bias));
     ZERO_TRY(norm(model, fp8_recording(model, l, ARCH_MLP_IN, FP8_X), a->normed2, a->mean2, a->rstd2, a->mid, a->x,
-                  g->addend, t->ln2_weight, t->ln2_bias));
+                  g->common.addend, t->ln2_weight, t->ln2_bias));
     ZERO_TRY(conv1d(model, l, ARCH_MLP_IN, a->mlp, a->normed2, t->fc_bias));
     zero_model_context_t ctx = fp8_recording(model, l, ARCH_MLP_OUT, FP8_X);
     return k->gelu(&ctx, a->hidden, a->mlp, s.R * s.F);
 }
 
-static zero_status_t block_forward(model_t *model, int l)
+static zero_status_t block_forward(model_t *model, int l, const void *residual, const void *addend)
 {
     gpt2_t *g = model->arch;
-    const void *residual = l == 0 ? model->layers[0].x : model->layers[l - 1].mid;
-    ZERO_TRY(block_inner(model, l, residual, l == 0 ? NULL : g->addend));
-    return conv1d(model, l, ARCH_MLP_OUT, g->addend, model->layers[l].hidden, g->blocks[l].proj_bias);
+    ZERO_TRY(block_inner(model, l, residual, addend));
+    return conv1d(model, l, ARCH_MLP_OUT, g->common.addend, model->layers[l].hidden, g->blocks[l].proj_bias);
 }
 
-static zero_status_t head_forward(model_t *model)
+static zero_status_t final_norm(model_t *model, const void *residual)
 {
     gpt2_t *g = model->arch;
-    const void *last_mid = model->layers[model->options->model.layers - 1].mid;
-    ZERO_TRY(norm(model, model->ctx, g->lnf, g->lnf_mean, g->lnf_rstd, g->x_final, last_mid, g->addend, g->lnf_weight,
-                  g->lnf_bias));
-    return arch_head_forward(model, g->lnf, g->wte);
+    return norm(model, model->ctx, g->common.normed, g->lnf_mean, g->lnf_rstd, g->common.x_final, residual,
+                g->common.addend, g->lnf_weight, g->lnf_bias);
 }
 
 /* ---- backward ---- */
@@ -209,7 +196,7 @@ static zero_status_t norm_backward(model_t *model, zero_model_context_t ctx, zer
 {
     gpt2_t *g = model->arch;
     arch_sizes_t s = arch_sizes(model);
-    return model->kernels->layernorm_backward(&ctx, g->d_x, model_grad(model, weight), model_grad(model, bias),
+    return model->kernels->layernorm_backward(&ctx, g->common.d_x, model_grad(model, weight), model_grad(model, bias),
                                               dcolumns, y, dy, x, mean, rstd, model_weight(model, weight),
                                               model_weight(model, bias), s.R, s.C);
 }
@@ -232,14 +219,11 @@ static zero_grad_t d_x_sums(const gpt2_t *g)
     return (zero_grad_t){.data = g->d_x_sums, .dtype = ZERO_FP32};
 }
 
-static zero_status_t head_backward(model_t *model)
+static zero_status_t final_norm_backward(model_t *model)
 {
     gpt2_t *g = model->arch;
-    arch_sizes_t s = arch_sizes(model);
-    ZERO_TRY(arch_head_backward(model, g->d_c, g->lnf, g->wte));
-    ZERO_TRY(model->kernels->zero_fill(&model->ctx, g->d_x, s.R * s.C * s.element_bytes));
-    return norm_backward(model, fp8_recording_d_x(model, (int)model->options->model.layers), d_x_sums(g), NULL, g->d_c,
-                         g->x_final, g->lnf_mean, g->lnf_rstd, g->lnf_weight, g->lnf_bias);
+    return norm_backward(model, fp8_recording_d_x(model, (int)model->options->model.layers), d_x_sums(g), NULL,
+                         g->common.d_c, g->common.x_final, g->lnf_mean, g->lnf_rstd, g->lnf_weight, g->lnf_bias);
 }
 
 static zero_status_t block_backward(model_t *model, int l)
@@ -255,31 +239,26 @@ static zero_status_t block_backward(model_t *model, int l)
         ZERO_TRY(block_inner(model, l, a->x, NULL));
 
     /* Here d_x is the gradient of x_l+1, and so of both terms of the sum: mid and the MLP's output. */
-    ZERO_TRY(input_gradient(model, l, ARCH_MLP_OUT, g->d_f, g->d_x));
+    ZERO_TRY(input_gradient(model, l, ARCH_MLP_OUT, g->common.d_f, g->common.d_x));
     zero_model_context_t ctx = fp8_recording(model, l, ARCH_MLP_IN, FP8_DY);
-    ZERO_TRY(k->gelu_backward(&ctx, g->d_f, model_grad(model, t->fc_bias), light ? a->hidden : NULL, g->d_f, a->mlp,
-                              s.R, s.F));
-    ZERO_TRY(weight_gradient(model, l, ARCH_MLP_OUT, ARCH_NO_GRAD, a->hidden, g->d_x));
+    ZERO_TRY(k->gelu_backward(&ctx, g->common.d_f, model_grad(model, t->fc_bias), light ? a->hidden : NULL,
+                              g->common.d_f, a->mlp, s.R, s.F));
+    ZERO_TRY(weight_gradient(model, l, ARCH_MLP_OUT, ARCH_NO_GRAD, a->hidden, g->common.d_x));
     ZERO_TRY(k->put_grad(&model->ctx, model_grad(model, t->proj_bias), g->d_x_sums, s.C));
-    ZERO_TRY(input_gradient(model, l, ARCH_MLP_IN, g->d_c, g->d_f));
+    ZERO_TRY(input_gradient(model, l, ARCH_MLP_IN, g->common.d_c, g->common.d_f));
     ZERO_TRY(norm_backward(model, fp8_recording(model, l, ARCH_ATTENTION, FP8_DY), model_grad(model, t->attention_bias),
-                           light ? a->normed2 : NULL, g->d_c, a->mid, a->mean2, a->rstd2, t->ln2_weight, t->ln2_bias));
-    ZERO_TRY(weight_gradient(model, l, ARCH_MLP_IN, ARCH_NO_GRAD, a->normed2, g->d_f));
+                           light ? a->normed2 : NULL, g->common.d_c, a->mid, a->mean2, a->rstd2, t->ln2_weight,
+                           t->ln2_bias));
+    ZERO_TRY(weight_gradient(model, l, ARCH_MLP_IN, ARCH_NO_GRAD, a->normed2, g->common.d_f));
 
     /* Here d_x is the gradient of mid, and so of both of its terms. */
-    ZERO_TRY(input_gradient(model, l, ARCH_ATTENTION, g->d_c, g->d_x));
-    ZERO_TRY(weight_gradient(model, l, ARCH_ATTENTION, ARCH_NO_GRAD, a->attention, g->d_x));
-    ZERO_TRY(arch_attention_backward(model, l, g->d_qkv, g->d_c, a->qkv));
-    ZERO_TRY(input_gradient(model, l, ARCH_QKV, g->d_c, g->d_qkv));
-    ZERO_TRY(norm_backward(model, fp8_recording_d_x(model, l), d_x_sums(g), light ? a->normed1 : NULL, g->d_c, a->x,
-                           a->mean1, a->rstd1, t->ln1_weight, t->ln1_bias));
-    return weight_gradient(model, l, ARCH_QKV, model_grad(model, t->qkv_bias), a->normed1, g->d_qkv);
-}
-
-static zero_status_t embed_backward(model_t *model)
-{
-    gpt2_t *g = model->arch;
-    return arch_embed_backward(model, g->d_x, g->wte, model_grad(model, g->wpe));
+    ZERO_TRY(input_gradient(model, l, ARCH_ATTENTION, g->common.d_c, g->common.d_x));
+    ZERO_TRY(weight_gradient(model, l, ARCH_ATTENTION, ARCH_NO_GRAD, a->attention, g->common.d_x));
+    ZERO_TRY(arch_attention_backward(model, l, g->common.d_qkv, g->common.d_c, a->qkv));
+    ZERO_TRY(input_gradient(model, l, ARCH_QKV, g->common.d_c, g->common.d_qkv));
+    ZERO_TRY(norm_backward(model, fp8_recording_d_x(model, l), d_x_sums(g), light ? a->normed1 : NULL, g->common.d_c,
+                           a->x, a->mean1, a->rstd1, t->ln1_weight, t->ln1_bias));
+    return weight_gradient(model, l, ARCH_QKV, model_grad(model, t->qkv_bias), a->normed1, g->common.d_qkv);
 }
 
 const model_ops_t gpt2_ops = {
@@ -289,14 +268,15 @@ const model_ops_t gpt2_ops = {
     .mlp_inputs = 1,
     .layout = ZERO_LINEAR_IN_OUT,
     .norms_keep_means = true,
+    .learns_positions = true,
     .shares_normed = true,
     .declare = declare,
     .n_lookup_params = n_lookup_params,
     .allocate = allocate,
-    .embed_forward = embed_forward,
+    .forward = arch_forward,
+    .backward = arch_backward,
     .block_forward = block_forward,
-    .head_forward = head_forward,
-    .embed_backward = embed_backward,
     .block_backward = block_backward,
-    .head_backward = head_backward,
+    .final_norm = final_norm,
+    .final_norm_backward = final_norm_backward,
 };

@@ -59,15 +59,9 @@ static const traits_t *traits_of(const model_t *model)
 }
 
 typedef struct llama {
-    zero_tensor_t embed;      /* [V, C] */
+    arch_common_t common;
     zero_tensor_t norm;       /* [C] */
-    zero_tensor_t head;       /* [V, C]; tied: embed */
-    void *x_final;            /* [R, C] x_L */
-    void *normed;             /* [R, C] */
     float *rstd;              /* [R] */
-    void *addend;             /* [R, C] the pending addition */
-    void *d_x;                /* [R, C] gradient of the residual stream */
-    void *d_c, *d_qkv, *d_f;  /* [R, C], [R, Q], [R, F] gradients within a block; d_c also [R, A] */
     block_tensors_t blocks[]; /* [L] */
 } llama_t;
 
@@ -130,16 +124,16 @@ static zero_status_t declare(model_t *model)
     const arch_tensor_t norm_spec = {"model.norm.weight", 0, C, ZERO_INIT_ONES, 0, false};
     const arch_tensor_t head_spec = {"lm_head.weight", V, C, ZERO_INIT_NORMAL, ARCH_STD, false};
     ZERO_TRY(zero_model_add_unit(model->declaration, "model.embeddings", &embed));
-    ZERO_TRY(arch_declare(model, embed, &embed_spec, &g->embed));
+    ZERO_TRY(arch_declare(model, embed, &embed_spec, &g->common.tokens));
     ZERO_TRY(zero_model_set_unshard_in_backward(model->declaration, embed,
                                                 false)); /* a look-up: it writes gradients alone */
     for (int l = 0; l < L; l++)
         ZERO_TRY(declare_block(model, l, &g->blocks[l]));
     ZERO_TRY(zero_model_add_unit(model->declaration, "model.head", &head));
     ZERO_TRY(arch_declare(model, head, &norm_spec, &g->norm));
-    g->head = g->embed;
-    return model->options->model.tied ? zero_model_share_tensor(model->declaration, head, g->embed)
-                                      : arch_declare(model, head, &head_spec, &g->head);
+    g->common.head = g->common.tokens;
+    return model->options->model.tied ? zero_model_share_tensor(model->declaration, head, g->common.tokens)
+                                      : arch_declare(model, head, &head_spec, &g->common.head);
 }
 
 /* The token table, unless it is also the head, which multiplies by it. */
@@ -155,23 +149,17 @@ static void allocate(const model_t *model, activations_t *a)
     llama_t *g = model->arch;
     arch_sizes_t s = arch_largest_sizes(model);
     arch_allocate_layers(model, a, traits_of(model)->head_norms);
-    g->x_final = activations_alloc(a, s.R * s.C, s.element_bytes);
-    g->normed = activations_alloc(a, s.R * s.C, s.element_bytes);
+    g->common.x_final = activations_alloc(a, s.R * s.C, s.element_bytes);
+    g->common.normed = activations_alloc(a, s.R * s.C, s.element_bytes);
     g->rstd = activations_alloc(a, s.R, sizeof(float));
-    g->addend = activations_alloc(a, s.R * s.C, s.element_bytes);
-    g->d_x = activations_alloc(a, s.R * s.C, s.element_bytes);
-    g->d_c = activations_alloc(a, s.R * (s.A > s.C ? s.A : s.C), s.element_bytes);
-    g->d_qkv = activations_alloc(a, s.R * s.qkv, s.element_bytes);
-    g->d_f = activations_alloc(a, s.R * s.F, s.element_bytes);
+    g->common.addend = activations_alloc(a, s.R * s.C, s.element_bytes);
+    g->common.d_x = activations_alloc(a, s.R * s.C, s.element_bytes);
+    g->common.d_c = activations_alloc(a, s.R * (s.A > s.C ? s.A : s.C), s.element_bytes);
+    g->common.d_qkv = activations_alloc(a, s.R * s.qkv, s.element_bytes);
+    g->common.d_f = activations_alloc(a, s.R * s.F, s.element_bytes);
 }
 
 /* ---- forward ---- */
-
-static zero_status_t embed_forward(model_t *model)
-{
-    llama_t *g = model->arch;
-    return arch_embed_forward(model, g->embed, ARCH_NO_WEIGHT);
-}
 
 static arch_linear_t matrix_of(const model_t *model, int l, arch_matrix_t matrix)
 {
@@ -213,7 +201,7 @@ static zero_status_t norm(model_t *model, zero_model_context_t ctx, void *y, flo
 
 static zero_status_t rope(model_t *model, zero_model_context_t ctx, void *qkv, bool inverse)
 {
-    arch_sizes_t s = arch_sizes(model);
+    const zero_attention_shape_t shape = arch_attention_shape(model);
     const options_t *o = model->options;
     const zero_rope_t frequencies = {.theta = (float)o->model.rope_theta,
                                      .factor = (float)o->model.rope_factor,
@@ -221,7 +209,7 @@ static zero_status_t rope(model_t *model, zero_model_context_t ctx, void *qkv, b
                                      .high_freq = (float)o->model.rope_high_freq,
                                      .original = (float)o->model.rope_original,
                                      .starts = arch_mask(model).starts};
-    return model->kernels->rope(&ctx, qkv, inverse, &frequencies, s.B, s.T, s.heads, s.kv_heads, s.head_dim);
+    return model->kernels->rope(&ctx, qkv, inverse, &frequencies, &shape);
 }
 
 /* Turns the product's q, k and v into what attention reads: heads normalized, if the family does that, and rotated.
@@ -252,10 +240,10 @@ static zero_status_t normalize_and_rotate_backward(model_t *model, int l)
     const block_tensors_t *t = &g->blocks[l];
     arch_sizes_t s = arch_sizes(model);
     if (!traits_of(model)->head_norms)
-        return rope(model, fp8_recording(model, l, ARCH_QKV, FP8_DY), g->d_qkv, true);
-    ZERO_TRY(rope(model, model->ctx, g->d_qkv, true));
+        return rope(model, fp8_recording(model, l, ARCH_QKV, FP8_DY), g->common.d_qkv, true);
+    ZERO_TRY(rope(model, model->ctx, g->common.d_qkv, true));
     return model->kernels->head_norm_backward(
-        &model->ctx, g->d_qkv, model_grad(model, t->q_norm), model_grad(model, t->k_norm), model->layers[l].qkv,
+        &model->ctx, g->common.d_qkv, model_grad(model, t->q_norm), model_grad(model, t->k_norm), model->layers[l].qkv,
         model_weight(model, t->q_norm), model_weight(model, t->k_norm), (float)model->options->model.norm_eps, s.R,
         s.heads, s.kv_heads, s.head_dim);
 }
@@ -274,28 +262,25 @@ static zero_status_t block_inner(model_t *model, int l, const void *residual, co
     ZERO_TRY(arch_linear(model, matrix_of(model, l, ARCH_QKV), a->qkv, a->normed1, qkv_bias(model, t)));
     ZERO_TRY(normalize_and_rotate(model, l));
     ZERO_TRY(arch_attention(model, l, attention_input(model, l)));
-    ZERO_TRY(linear(model, l, ARCH_ATTENTION, g->addend, a->attention));
-    ZERO_TRY(norm(model, fp8_recording(model, l, ARCH_MLP_IN, FP8_X), a->normed2, a->rstd2, a->mid, a->x, g->addend,
-                  t->norm2));
+    ZERO_TRY(linear(model, l, ARCH_ATTENTION, g->common.addend, a->attention));
+    ZERO_TRY(norm(model, fp8_recording(model, l, ARCH_MLP_IN, FP8_X), a->normed2, a->rstd2, a->mid, a->x,
+                  g->common.addend, t->norm2));
     ZERO_TRY(linear(model, l, ARCH_MLP_IN, a->mlp, a->normed2));
     zero_model_context_t ctx = fp8_recording(model, l, ARCH_MLP_OUT, FP8_X);
     return k->swiglu(&ctx, a->hidden, a->mlp, s.R, s.F);
 }
 
-static zero_status_t block_forward(model_t *model, int l)
+static zero_status_t block_forward(model_t *model, int l, const void *residual, const void *addend)
 {
     llama_t *g = model->arch;
-    const void *residual = l == 0 ? model->layers[0].x : model->layers[l - 1].mid;
-    ZERO_TRY(block_inner(model, l, residual, l == 0 ? NULL : g->addend));
-    return linear(model, l, ARCH_MLP_OUT, g->addend, model->layers[l].hidden);
+    ZERO_TRY(block_inner(model, l, residual, addend));
+    return linear(model, l, ARCH_MLP_OUT, g->common.addend, model->layers[l].hidden);
 }
 
-static zero_status_t head_forward(model_t *model)
+static zero_status_t final_norm(model_t *model, const void *residual)
 {
     llama_t *g = model->arch;
-    const void *last_mid = model->layers[model->options->model.layers - 1].mid;
-    ZERO_TRY(norm(model, model->ctx, g->normed, g->rstd, g->x_final, last_mid, g->addend, g->norm));
-    return arch_head_forward(model, g->normed, g->head);
+    return norm(model, model->ctx, g->common.normed, g->rstd, g->common.x_final, residual, g->common.addend, g->norm);
 }
 
 /* ---- backward ---- */
@@ -317,18 +302,15 @@ static zero_status_t norm_backward(model_t *model, zero_model_context_t ctx, voi
 {
     llama_t *g = model->arch;
     arch_sizes_t s = arch_sizes(model);
-    return model->kernels->rmsnorm_backward(&ctx, g->d_x, model_grad(model, weight), y, dy, residual, rstd,
+    return model->kernels->rmsnorm_backward(&ctx, g->common.d_x, model_grad(model, weight), y, dy, residual, rstd,
                                             model_weight(model, weight), s.R, s.C);
 }
 
-static zero_status_t head_backward(model_t *model)
+static zero_status_t final_norm_backward(model_t *model)
 {
     llama_t *g = model->arch;
-    arch_sizes_t s = arch_sizes(model);
-    ZERO_TRY(arch_head_backward(model, g->d_c, g->normed, g->head));
-    ZERO_TRY(model->kernels->zero_fill(&model->ctx, g->d_x, s.R * s.C * s.element_bytes));
-    return norm_backward(model, fp8_recording_d_x(model, (int)model->options->model.layers), NULL, g->d_c, g->x_final,
-                         g->rstd, g->norm);
+    return norm_backward(model, fp8_recording_d_x(model, (int)model->options->model.layers), NULL, g->common.d_c,
+                         g->common.x_final, g->rstd, g->norm);
 }
 
 /* With recompute = light, the input of a matrix is recomputed by the backward of what made it. So each matrix computes
@@ -349,31 +331,25 @@ static zero_status_t block_backward(model_t *model, int l)
 
     /* Here d_x is the gradient of x_l+1, and so of both terms of the sum: mid and the MLP's output. a->mlp becomes its
      * own gradient. */
-    ZERO_TRY(input_gradient(model, l, ARCH_MLP_OUT, g->d_f, g->d_x));
+    ZERO_TRY(input_gradient(model, l, ARCH_MLP_OUT, g->common.d_f, g->common.d_x));
     zero_model_context_t ctx = fp8_recording(model, l, ARCH_MLP_IN, FP8_DY);
-    ZERO_TRY(k->swiglu_backward(&ctx, a->mlp, light ? a->hidden : NULL, g->d_f, a->mlp, s.R, s.F));
-    ZERO_TRY(weight_gradient(model, l, ARCH_MLP_OUT, a->hidden, g->d_x));
-    ZERO_TRY(input_gradient(model, l, ARCH_MLP_IN, g->d_c, a->mlp));
-    ZERO_TRY(norm_backward(model, fp8_recording(model, l, ARCH_ATTENTION, FP8_DY), light ? a->normed2 : NULL, g->d_c,
-                           a->mid, a->rstd2, t->norm2));
+    ZERO_TRY(k->swiglu_backward(&ctx, a->mlp, light ? a->hidden : NULL, g->common.d_f, a->mlp, s.R, s.F));
+    ZERO_TRY(weight_gradient(model, l, ARCH_MLP_OUT, a->hidden, g->common.d_x));
+    ZERO_TRY(input_gradient(model, l, ARCH_MLP_IN, g->common.d_c, a->mlp));
+    ZERO_TRY(norm_backward(model, fp8_recording(model, l, ARCH_ATTENTION, FP8_DY), light ? a->normed2 : NULL,
+                           g->common.d_c, a->mid, a->rstd2, t->norm2));
     ZERO_TRY(weight_gradient(model, l, ARCH_MLP_IN, a->normed2, a->mlp));
 
     /* Here d_x is the gradient of mid, and so of both of its terms. */
-    ZERO_TRY(input_gradient(model, l, ARCH_ATTENTION, g->d_c, g->d_x));
-    ZERO_TRY(weight_gradient(model, l, ARCH_ATTENTION, a->attention, g->d_x));
-    ZERO_TRY(arch_attention_backward(model, l, g->d_qkv, g->d_c, attention_input(model, l)));
+    ZERO_TRY(input_gradient(model, l, ARCH_ATTENTION, g->common.d_c, g->common.d_x));
+    ZERO_TRY(weight_gradient(model, l, ARCH_ATTENTION, a->attention, g->common.d_x));
+    ZERO_TRY(arch_attention_backward(model, l, g->common.d_qkv, g->common.d_c, attention_input(model, l)));
     ZERO_TRY(normalize_and_rotate_backward(model, l));
-    ZERO_TRY(input_gradient(model, l, ARCH_QKV, g->d_c, g->d_qkv));
-    ZERO_TRY(
-        norm_backward(model, fp8_recording_d_x(model, l), light ? a->normed1 : NULL, g->d_c, a->x, a->rstd1, t->norm1));
+    ZERO_TRY(input_gradient(model, l, ARCH_QKV, g->common.d_c, g->common.d_qkv));
+    ZERO_TRY(norm_backward(model, fp8_recording_d_x(model, l), light ? a->normed1 : NULL, g->common.d_c, a->x, a->rstd1,
+                           t->norm1));
     return arch_linear_backward_weight(model, matrix_of(model, l, ARCH_QKV), qkv_bias_grad(model, t), a->normed1,
-                                       g->d_qkv);
-}
-
-static zero_status_t embed_backward(model_t *model)
-{
-    llama_t *g = model->arch;
-    return arch_embed_backward(model, g->d_x, g->embed, ARCH_NO_GRAD);
+                                       g->common.d_qkv);
 }
 
 const model_ops_t llama_ops = {
@@ -383,14 +359,15 @@ const model_ops_t llama_ops = {
     .mlp_inputs = 2,
     .layout = ZERO_LINEAR_OUT_IN,
     .norms_keep_means = false,
+    .learns_positions = false,
     .shares_normed = false,
     .declare = declare,
     .n_lookup_params = n_lookup_params,
     .allocate = allocate,
-    .embed_forward = embed_forward,
+    .forward = arch_forward,
+    .backward = arch_backward,
     .block_forward = block_forward,
-    .head_forward = head_forward,
-    .embed_backward = embed_backward,
     .block_backward = block_backward,
-    .head_backward = head_backward,
+    .final_norm = final_norm,
+    .final_norm_backward = final_norm_backward,
 };

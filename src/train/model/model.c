@@ -104,11 +104,11 @@ static void report_attention(model_t *model)
 {
     const options_t *o = model->options;
     const zero_mask_t mask = arch_mask(model);
-    char why[ZERO_MODEL_WHY];
-    if (model->kernels->attention_is_slow &&
-        model->kernels->attention_is_slow(&model->ctx, &mask, (size_t)o->train.micro_batch, (size_t)o->model.seq_len,
+    const zero_attention_shape_t shape = {(size_t)o->train.micro_batch, (size_t)o->model.seq_len,
                                           (size_t)o->model.heads, (size_t)o->model.kv_heads,
-                                          (size_t)options_head_dim(&o->model), why))
+                                          (size_t)options_head_dim(&o->model)};
+    char why[ZERO_MODEL_WHY];
+    if (model->kernels->attention_is_slow && model->kernels->attention_is_slow(&model->ctx, &mask, &shape, why))
         report("warning: attention is computed without tensor cores, and takes several times as long: %s", why);
 }
 

@@ -8,24 +8,6 @@
 #include "train/model/cuda_graphs.h"
 #include "train/report/report.h"
 
-static zero_status_t forward_unit(model_t *model, zero_unit_t unit)
-{
-    if (unit == 0)
-        return model->ops->embed_forward(model);
-    if (unit <= model->options->model.layers)
-        return model->ops->block_forward(model, unit - 1);
-    return model->ops->head_forward(model);
-}
-
-static zero_status_t backward_unit(model_t *model, zero_unit_t unit)
-{
-    if (unit == 0)
-        return model->ops->embed_backward(model);
-    if (unit <= model->options->model.layers)
-        return model->ops->block_backward(model, unit - 1);
-    return model->ops->head_backward(model);
-}
-
 /* Returns whether a unit's kernels get other numbers in every step. */
 static bool varies(const model_t *model, zero_unit_t unit)
 {
@@ -35,7 +17,7 @@ static bool varies(const model_t *model, zero_unit_t unit)
 /* Computes a unit of a pass that continues a text by one position: a graph of its own. */
 static zero_status_t continue_unit(model_t *model, zero_unit_t unit)
 {
-    return forward_unit(model, unit);
+    return model->ops->forward(model, unit);
 }
 
 /* Returns whether the pass has one position, which others precede: what differs from pass to pass is on the device. */
@@ -61,7 +43,7 @@ static zero_status_t forward(model_t *model, zero_pass_t pass)
     ZERO_TRY(zero_begin(model->engine, pass, stream));
     for (zero_unit_t unit = 0; unit < zero_model_n_units(model->declaration); unit++) {
         ZERO_TRY(zero_acquire(model->engine, unit, stream));
-        ZERO_TRY(compute(model, unit, forward_unit));
+        ZERO_TRY(compute(model, unit, model->ops->forward));
         ZERO_TRY(zero_release(model->engine, unit, stream));
     }
     return ZERO_OK;
@@ -72,7 +54,7 @@ static zero_status_t backward(model_t *model)
     zero_stream_t stream = model->ctx.stream;
     for (zero_unit_t unit = zero_model_n_units(model->declaration) - 1; unit >= 0; unit--) {
         ZERO_TRY(zero_acquire(model->engine, unit, stream));
-        ZERO_TRY(compute(model, unit, backward_unit));
+        ZERO_TRY(compute(model, unit, model->ops->backward));
         ZERO_TRY(zero_grad_ready(model->engine, unit, stream));
     }
     return ZERO_OK;

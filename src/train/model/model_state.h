@@ -1,8 +1,8 @@
 /* model_state.h - what a model consists of, and the table that an architecture fills in.
  *
- * An architecture (gpt2.c, llama.c) declares units and tensors, allocates its activations, and computes the embedding,
- * one block or the head, forward or backward. model_passes.c walks the units through libzero: acquire, compute,
- * release. Other folders call what model.h declares.
+ * An architecture (gpt2.c, llama.c) declares units and tensors, allocates its activations, and computes one block or
+ * the last norm, forward or backward; arch.c does what they share. model_passes.c walks the units through libzero:
+ * acquire, compute, release. Other folders call what model.h declares.
  */
 #ifndef ZEROTRAIN_MODEL_STATE_H
 #define ZEROTRAIN_MODEL_STATE_H
@@ -49,6 +49,7 @@ typedef struct model_ops {
     int mlp_inputs;              /* matrices [dim, ffn_dim] that the MLP's input is multiplied by, side by side */
     zero_linear_layout_t layout; /* of every linear layer's weight */
     bool norms_keep_means;       /* forward keeps each row's mean, and not only its rstd, for backward */
+    bool learns_positions;       /* a table of positions is added to the tokens' rows */
     bool shares_normed;          /* recompute = light: both norms of a block write to one buffer */
 
     /* Declares units and tensors into model->declaration, in forward order, under Hugging Face's names. */
@@ -57,14 +58,19 @@ typedef struct model_ops {
     int64_t (*n_lookup_params)(const model_t *model);
     /* Allocates all activations for the largest pass. Called once to count them and once to get them. */
     void (*allocate)(const model_t *model, activations_t *activations);
-    /* Each computes one unit, which is acquired. head_forward computes the loss or the logits, but nothing in a
-     * training pass: there head_backward computes loss and gradient together. */
-    zero_status_t (*embed_forward)(model_t *model);
-    zero_status_t (*block_forward)(model_t *model, int layer);
-    zero_status_t (*head_forward)(model_t *model);
-    zero_status_t (*embed_backward)(model_t *model);
+    /* Compute one unit, which is acquired: arch_forward and arch_backward, by the functions below. A forward of the
+     * head computes the loss or the logits, but nothing in a training pass: there its backward computes loss and
+     * gradient together. */
+    zero_status_t (*forward)(model_t *model, zero_unit_t unit);
+    zero_status_t (*backward)(model_t *model, zero_unit_t unit);
+
+    /* x = residual + addend (NULL: residual), the input of the layer, which leaves its second addition in `addend`. */
+    zero_status_t (*block_forward)(model_t *model, int layer, const void *residual, const void *addend);
     zero_status_t (*block_backward)(model_t *model, int layer);
-    zero_status_t (*head_backward)(model_t *model);
+    /* x_final = residual + the pending addition; normed = its norm */
+    zero_status_t (*final_norm)(model_t *model, const void *residual);
+    /* d_x += the gradient of d_c through that norm */
+    zero_status_t (*final_norm_backward)(model_t *model);
 } model_ops_t;
 
 struct model {

@@ -147,19 +147,24 @@ zero_status_t measure_fp8_products(bench_t *b, fit_rates_t *rates)
 
 /* ---- attention ---- */
 
+static zero_attention_shape_t shape_at(const bench_t *b)
+{
+    size_t heads = b->sizes.width / b->head_dim;
+    return (zero_attention_shape_t){b->sizes.rows / b->at_len, b->at_len, heads, heads, b->head_dim};
+}
+
 static zero_status_t attend(void *args)
 {
     bench_t *b = args;
-    size_t heads = b->sizes.width / b->head_dim, n_batch = b->sizes.rows / b->at_len;
-    return b->kernels->attention(&b->ctx, b->y, b->rows, b->x, NULL, n_batch, b->at_len, heads, heads, b->head_dim);
+    const zero_attention_shape_t shape = shape_at(b);
+    return b->kernels->attention(&b->ctx, b->y, b->rows, b->x, NULL, &shape);
 }
 
 static zero_status_t attend_back(void *args)
 {
     bench_t *b = args;
-    size_t heads = b->sizes.width / b->head_dim, n_batch = b->sizes.rows / b->at_len;
-    return b->kernels->attention_backward(&b->ctx, b->dx, b->dy, b->x, b->y, b->rows, NULL, n_batch, b->at_len, heads,
-                                          heads, b->head_dim);
+    const zero_attention_shape_t shape = shape_at(b);
+    return b->kernels->attention_backward(&b->ctx, b->dx, b->dy, b->x, b->y, b->rows, NULL, &shape);
 }
 
 static zero_status_t time_attention(bench_t *b, size_t seq_len, double *forward, double *backward)

@@ -196,21 +196,9 @@ static zero_status_t record(const maker_t *maker, size_t number, const void *dat
 
 static zero_status_t write_header(const maker_t *maker, int number)
 {
-    int fd = -1;
-    char *path = NULL;
-    zero_status_t status;
     const zero_checkpoint_file_t *file = &maker->files->layout.files[number];
     ZERO_TRY(record(maker, (size_t)number, file->header, file->header_bytes));
-    ZERO_TRY(zero_path_join(maker->directory, file->name, &path));
-    ZERO_TRY_GOTO(zero_file_create(path, file->n_bytes), done);
-    ZERO_TRY_GOTO(zero_file_open_for_writing(path, &fd), done);
-    status = zero_file_write(fd, path, 0, file->header, file->header_bytes);
-    zero_status_t closed = zero_file_close_synced(fd, path);
-    if (status == ZERO_OK)
-        status = closed;
-done:
-    free(path);
-    return status;
+    return zero_file_write_new(maker->directory, file->name, file->n_bytes, file->header, file->header_bytes);
 }
 
 static zero_status_t write_whole(const maker_t *maker, const char *name, const void *data, size_t n_bytes)

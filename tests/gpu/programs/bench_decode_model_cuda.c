@@ -116,13 +116,14 @@ static zero_status_t norm(bench_t *b, const layer_t *l)
 static zero_status_t rope(bench_t *b, const layer_t *l)
 {
     (void)l;
-    return b->k->rope(&b->ctx, b->wide, false, &(zero_rope_t){.theta = 5e5f, .starts = b->starts}, 1, 1, b->m->heads,
-                      b->m->kv_heads, b->m->dim / b->m->heads);
+    return b->k->rope(&b->ctx, b->wide, false, &(zero_rope_t){.theta = 5e5f, .starts = b->starts},
+                      &(zero_attention_shape_t){1, 1, b->m->heads, b->m->kv_heads, b->m->dim / b->m->heads});
 }
 static zero_status_t attention(bench_t *b, const layer_t *l)
 {
-    return b->k->attention_cached(&b->ctx, b->y, b->statistics, l->cache, b->wide, &(zero_mask_t){b->starts, 0}, 1,
-                                  b->m->heads, b->m->kv_heads, b->m->dim / b->m->heads);
+    return b->k->attention_cached(
+        &b->ctx, b->y, b->statistics, l->cache, b->wide, &(zero_mask_t){b->starts, 0},
+        &(zero_attention_shape_t){1, 1, b->m->heads, b->m->kv_heads, b->m->dim / b->m->heads});
 }
 static zero_status_t activation(bench_t *b, const layer_t *l)
 {

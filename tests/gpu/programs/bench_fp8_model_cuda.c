@@ -233,7 +233,7 @@ static zero_status_t bench_gelu_backward(bench_t *b, zero_model_context_t *ctx)
 static zero_status_t bench_rope(bench_t *b, zero_model_context_t *ctx)
 {
     const zero_rope_t rope = {.theta = 500000.0f, .factor = 1.0f};
-    return b->k->rope(ctx, b->x[b->set], true, &rope, 2, N_ROWS / 2, 32, 8, 128);
+    return b->k->rope(ctx, b->x[b->set], true, &rope, &(zero_attention_shape_t){2, N_ROWS / 2, 32, 8, 128});
 }
 static const struct {
     const char *name;

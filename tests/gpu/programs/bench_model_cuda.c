@@ -117,14 +117,14 @@ static zero_status_t linear_weight_bias(bench_t *b, size_t n_in, size_t n_out)
 static zero_status_t attention(bench_t *b, size_t heads, size_t head_dim)
 {
     const model_t *m = b->model;
-    return b->k->attention(&b->ctx, b->s->out, b->s->mean, b->s->in, b->mask, m->batch, m->seq_len, heads, m->kv_heads,
-                           head_dim);
+    return b->k->attention(&b->ctx, b->s->out, b->s->mean, b->s->in, b->mask,
+                           &(zero_attention_shape_t){m->batch, m->seq_len, heads, m->kv_heads, head_dim});
 }
 static zero_status_t attention_backward(bench_t *b, size_t heads, size_t head_dim)
 {
     const model_t *m = b->model;
     return b->k->attention_backward(&b->ctx, b->s->fourth, b->s->third, b->s->in, b->s->out, b->s->mean, b->mask,
-                                    m->batch, m->seq_len, heads, m->kv_heads, head_dim);
+                                    &(zero_attention_shape_t){m->batch, m->seq_len, heads, m->kv_heads, head_dim});
 }
 static zero_status_t layernorm(bench_t *b, size_t rows, size_t dim)
 {
@@ -181,8 +181,8 @@ static zero_status_t rmsnorm_backward_recomputed(bench_t *b, size_t rows, size_t
 static zero_status_t rope(bench_t *b, size_t heads, size_t head_dim)
 {
     const model_t *m = b->model;
-    return b->k->rope(&b->ctx, b->s->out, false, &(zero_rope_t){.theta = 500000.0f}, m->batch, m->seq_len, heads,
-                      m->kv_heads, head_dim);
+    return b->k->rope(&b->ctx, b->s->out, false, &(zero_rope_t){.theta = 500000.0f},
+                      &(zero_attention_shape_t){m->batch, m->seq_len, heads, m->kv_heads, head_dim});
 }
 static zero_status_t head_norm(bench_t *b, size_t rows, size_t head_dim)
 {

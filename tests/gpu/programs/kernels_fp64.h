@@ -111,9 +111,7 @@ static void swiglu_fp64(float *y, float *dgate_up, const float *dy, const float 
 
 /* ---- Causal attention ---- */
 
-typedef struct attention_shape {
-    size_t n_batch, seq_len, n_heads, n_kv_heads, head_dim;
-} attention_shape_t;
+typedef zero_attention_shape_t attention_shape_t;
 
 static double dot_fp64(const float *a, const float *b, size_t n)
 {

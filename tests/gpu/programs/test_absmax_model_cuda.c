@@ -107,7 +107,8 @@ static zero_status_t record_gelu_backward(zero_model_context_t *ctx, const recor
 static zero_status_t record_rope(zero_model_context_t *ctx, const recorder_case_t *t)
 {
     const zero_rope_t rope = {.theta = 10000.0f, .factor = 1.0f};
-    return gpu.kernels->rope(ctx, t->written, t->recompute, &rope, 1, t->n_rows, 3, 1, t->width);
+    return gpu.kernels->rope(ctx, t->written, t->recompute, &rope,
+                             &(zero_attention_shape_t){1, t->n_rows, 3, 1, t->width});
 }
 
 static const struct {

@@ -895,11 +895,9 @@ static void check_rope(zero_dtype_t dtype, attention_shape_t s, zero_rope_t rope
     rope_fp64(rback, true, &rope, as_rounded, s.n_batch, s.seq_len, s.n_heads, s.n_kv_heads, s.head_dim);
     rope.starts = documents.device;
     for (int run = 0; run < 2; ++run) {
-        zero_status_t status = t.gpu->rope(&t.gpu_ctx, turned.data, false, &rope, s.n_batch, s.seq_len, s.n_heads,
-                                           s.n_kv_heads, s.head_dim);
+        zero_status_t status = t.gpu->rope(&t.gpu_ctx, turned.data, false, &rope, &s);
         if (status == ZERO_OK)
-            status = t.gpu->rope(&t.gpu_ctx, back.data, true, &rope, s.n_batch, s.seq_len, s.n_heads, s.n_kv_heads,
-                                 s.head_dim);
+            status = t.gpu->rope(&t.gpu_ctx, back.data, true, &rope, &s);
         check_run_done(&c, status);
     }
     check_free(&c);
@@ -1058,8 +1056,7 @@ static void check_backend(tables_t *t, zero_dtype_t dtype, const zero_mask_t *ma
                           const char *what)
 {
     char why[ZERO_MODEL_WHY] = "";
-    bool is_slow =
-        t->gpu->attention_is_slow(&t->gpu_ctx, mask, s.n_batch, s.seq_len, s.n_heads, s.n_kv_heads, s.head_dim, why);
+    bool is_slow = t->gpu->attention_is_slow(&t->gpu_ctx, mask, &s, why);
     int device, major;
     NEED(cudaGetDevice(&device) == cudaSuccess &&
          cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device) == cudaSuccess);
@@ -1101,11 +1098,10 @@ static void check_masked_attention(zero_dtype_t dtype, attention_shape_t s, doub
     attention_fp64(rout, rlse, rdqkv, dout.values, qkv.values, &host_mask, s);
     check_backend(&t, dtype, &mask, s, c.what);
     for (int run = 0; run < 2; ++run) {
-        zero_status_t status = t.gpu->attention(&t.gpu_ctx, out.data, lse.data, qkv.data, &mask, s.n_batch, s.seq_len,
-                                                s.n_heads, s.n_kv_heads, s.head_dim);
+        zero_status_t status = t.gpu->attention(&t.gpu_ctx, out.data, lse.data, qkv.data, &mask, &s);
         if (status == ZERO_OK)
-            status = t.gpu->attention_backward(&t.gpu_ctx, dqkv.data, dout.data, qkv.data, out.data, lse.data, &mask,
-                                               s.n_batch, s.seq_len, s.n_heads, s.n_kv_heads, s.head_dim);
+            status =
+                t.gpu->attention_backward(&t.gpu_ctx, dqkv.data, dout.data, qkv.data, out.data, lse.data, &mask, &s);
         check_run_done(&c, status);
     }
     check_free(&c);
@@ -1197,8 +1193,8 @@ static zero_status_t grow(tables_t *t, array_t *out, array_t *cache, const array
     for (size_t i = 0; first > 0 && i < n_new; ++i)
         NEED(cudaMemcpyAsync(earlier + i, &before, sizeof before, cudaMemcpyHostToDevice, t->stream) == cudaSuccess);
     return t->gpu->attention_cached(&t->gpu_ctx, (char *)out->data + first * s.n_heads * s.head_dim * size, unread,
-                                    cache->data, (const char *)qkv->data + first * width * size, &mask, n_new,
-                                    s.n_heads, s.n_kv_heads, s.head_dim);
+                                    cache->data, (const char *)qkv->data + first * width * size, &mask,
+                                    &(attention_shape_t){1, n_new, s.n_heads, s.n_kv_heads, s.head_dim});
 }
 
 /* Captures the last position as a CUDA graph while the text is said to have `first` positions before it, and launches
@@ -1213,9 +1209,10 @@ static zero_status_t grow_by_graph(tables_t *t, array_t *out, array_t *cache, co
     zero_cuda_graph_t *graph = NULL;
     NEED(cudaMemsetAsync(earlier, 0xff, sizeof before, t->stream) == cudaSuccess); /* -1 */
     NEED(t->gpu->record_begin(&t->gpu_ctx) == ZERO_OK);
-    zero_status_t status = t->gpu->attention_cached(
-        &t->gpu_ctx, (char *)out->data + last * s.n_heads * s.head_dim * size, unread, cache->data,
-        (const char *)qkv->data + last * width * size, &mask, 1, s.n_heads, s.n_kv_heads, s.head_dim);
+    zero_status_t status =
+        t->gpu->attention_cached(&t->gpu_ctx, (char *)out->data + last * s.n_heads * s.head_dim * size, unread,
+                                 cache->data, (const char *)qkv->data + last * width * size, &mask,
+                                 &(attention_shape_t){1, 1, s.n_heads, s.n_kv_heads, s.head_dim});
     NEED(t->gpu->record_end(&t->gpu_ctx, &graph) == ZERO_OK);
     NEED(cudaMemcpyAsync(earlier, &before, sizeof before, cudaMemcpyHostToDevice, t->stream) == cudaSuccess);
     if (status == ZERO_OK)

@@ -64,7 +64,7 @@ static zero_status_t run_gelu_backward(const zero_model_kernels_t *k, zero_model
 static zero_status_t run_rope(const zero_model_kernels_t *k, zero_model_context_t *ctx, kernel_case_t *t)
 {
     const zero_rope_t rope = {.theta = 10000.0f, .factor = 1.0f};
-    return k->rope(ctx, t->written.data, t->recompute, &rope, 1, t->n_rows, 3, 1, t->width);
+    return k->rope(ctx, t->written.data, t->recompute, &rope, &(zero_attention_shape_t){1, t->n_rows, 3, 1, t->width});
 }
 
 static const struct {

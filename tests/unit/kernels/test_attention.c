@@ -5,9 +5,7 @@
 #include "tests/support/model_fixture.h"
 #include "train/kernels/common.h"
 
-typedef struct shape {
-    size_t n_batch, seq_len, n_heads, n_kv_heads, head_dim;
-} shape_t;
+typedef zero_attention_shape_t shape_t;
 
 /* One token; GPT-2 at dim 36 with 3 heads; shared heads; several blocks of rows, the last one short; exactly one. */
 static const shape_t shapes[] = {
@@ -171,12 +169,10 @@ static result_t run(fixture_t *f, shape_t s, const cut_t *cut, const array_t *qk
     const zero_mask_t *given = cut == &WHOLE ? NULL : &mask;
     result_t r = {array_poison(out_elems(s), ZERO_FP32), array_poison(s.n_batch * s.n_heads * s.seq_len, ZERO_FP32),
                   array_poison(qkv_elems(s), ZERO_FP32)};
-    ck_assert_int_eq(f->kernels->attention(&f->ctx, r.out.data, r.lse.data, qkv->data, given, s.n_batch, s.seq_len,
-                                           s.n_heads, s.n_kv_heads, s.head_dim),
-                     ZERO_OK);
-    ck_assert_int_eq(f->kernels->attention_backward(&f->ctx, r.dqkv.data, dout->data, qkv->data, r.out.data, r.lse.data,
-                                                    given, s.n_batch, s.seq_len, s.n_heads, s.n_kv_heads, s.head_dim),
-                     ZERO_OK);
+    ck_assert_int_eq(f->kernels->attention(&f->ctx, r.out.data, r.lse.data, qkv->data, given, &s), ZERO_OK);
+    ck_assert_int_eq(
+        f->kernels->attention_backward(&f->ctx, r.dqkv.data, dout->data, qkv->data, r.out.data, r.lse.data, given, &s),
+        ZERO_OK);
     free(starts);
     return r;
 }
@@ -411,9 +407,10 @@ START_TEST(a_cache_sees_the_same_window)
             for (size_t t = 0; t < chunks[i]; ++t)
                 starts[t] = -(int32_t)first;
             const zero_mask_t mask = {first > 0 ? starts : NULL, windows[w]};
+            const shape_t new_rows = {1, chunks[i], s.n_heads, s.n_kv_heads, s.head_dim};
             ck_assert_int_eq(f.kernels->attention_cached(&f.ctx, (float *)out.data + first * s.n_heads * s.head_dim,
                                                          unread, cache, (float *)qkv.data + first * qkv_width(s), &mask,
-                                                         chunks[i], s.n_heads, s.n_kv_heads, s.head_dim),
+                                                         &new_rows),
                              ZERO_OK);
         }
         array_expect(&out, want, 32.0 * 0x1p-24, "out");
@@ -471,8 +468,62 @@ START_TEST(a_shape_that_is_refused_is_named_with_one_that_is_taken)
 }
 END_TEST
 
+/* Kinds are asked in order; a build without cuDNN leaves that out. */
+static zero_attention_kind_t first_that_takes(const zero_attention_call_t *call, bool has_cudnn)
+{
+    int kind = 0;
+    while (!zero_attention_takes(kind, call, NULL) || (kind == ZERO_ATTENTION_CUDNN && !has_cudnn))
+        ++kind;
+    return kind;
+}
+
+START_TEST(each_call_goes_to_the_kernels_that_are_made_for_it)
+{
+    enum { NOTHING, OUT, QKV }; /* what is not aligned */
+    enum { HOPPER = ZERO_ATTENTION_HOPPER, CUDNN = ZERO_ATTENTION_CUDNN };
+    enum { MMA = ZERO_ATTENTION_MMA, SIMT = ZERO_ATTENTION_SIMT };
+    static const struct {
+        zero_dtype_t dtype;
+        size_t n_batch, seq_len, head_dim;
+        bool is_hopper, hides;
+        int unaligned;
+        int with_cudnn, without;
+    } cases[] = {
+        {ZERO_BF16, 2, 1024, 64, true, false, NOTHING, HOPPER, HOPPER},
+        {ZERO_FP16, 2, 17, 128, true, false, NOTHING, HOPPER, HOPPER},
+        {ZERO_BF16, 65535, 1024, 64, true, false, NOTHING, HOPPER, HOPPER},
+        {ZERO_BF16, 65536, 1024, 64, true, false, NOTHING, MMA, MMA}, /* a grid's limits */
+        {ZERO_BF16, 1, 65535 * 64, 64, true, false, NOTHING, HOPPER, HOPPER},
+        {ZERO_BF16, 1, 65535 * 64 + 1, 64, true, false, NOTHING, MMA, MMA},
+        {ZERO_BF16, 2, 1024, 64, true, true, NOTHING, MMA, MMA},
+        {ZERO_BF16, 2, 1024, 64, true, false, OUT, SIMT, SIMT}, /* such heads are not cuDNN's on a Hopper */
+        {ZERO_BF16, 2, 1024, 64, false, false, NOTHING, CUDNN, MMA},
+        {ZERO_BF16, 2, 1024, 64, false, false, OUT, CUDNN, SIMT},
+        {ZERO_BF16, 2, 1024, 64, false, false, QKV, SIMT, SIMT},
+        {ZERO_FP16, 2, 1024, 80, true, false, NOTHING, CUDNN, MMA},
+        {ZERO_FP16, 2, 1024, 80, true, true, NOTHING, MMA, MMA},
+        {ZERO_BF16, 2, 1024, 136, true, false, NOTHING, CUDNN, SIMT},
+        {ZERO_BF16, 2, 1024, 256, true, true, NOTHING, SIMT, SIMT},
+        {ZERO_BF16, 2, 1024, 20, true, false, NOTHING, SIMT, SIMT},
+        {ZERO_FP32, 2, 1024, 64, true, false, NOTHING, SIMT, SIMT},
+        {ZERO_FP32, 2, 1024, 64, false, true, NOTHING, SIMT, SIMT},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; ++i) {
+        const zero_attention_call_t call = {.dtype = cases[i].dtype,
+                                            .shape = {cases[i].n_batch, cases[i].seq_len, 4, 2, cases[i].head_dim},
+                                            .is_hopper = cases[i].is_hopper,
+                                            .hides = cases[i].hides,
+                                            .qkv_aligned = cases[i].unaligned != QKV,
+                                            .all_aligned = cases[i].unaligned == NOTHING};
+        ck_assert_msg((int)first_that_takes(&call, true) == cases[i].with_cudnn, "case %zu, with cuDNN", i);
+        ck_assert_msg((int)first_that_takes(&call, false) == cases[i].without, "case %zu, without", i);
+    }
+}
+END_TEST
+
 static void add_tests(TCase *tests)
 {
+    tcase_add_test(tests, each_call_goes_to_the_kernels_that_are_made_for_it);
     tcase_add_test(tests, a_shape_that_is_refused_is_named_with_one_that_is_taken);
     tcase_add_loop_test(tests, forward_and_backward_equal_fp64, 0, FIXTURE_N_ISAS);
     tcase_add_loop_test(tests, sharp_softmax_equals_fp64, 0, FIXTURE_N_ISAS);

@@ -6,9 +6,7 @@
 
 #define THETA 10000.0
 
-typedef struct shape {
-    size_t n_batch, seq_len, n_heads, n_kv_heads, head_dim;
-} shape_t;
+typedef zero_attention_shape_t shape_t;
 
 /* One pair; an odd model; shared heads; Llama's heads over several threads; more pairs than are held at once. */
 static const shape_t shapes[] = {
@@ -43,9 +41,7 @@ static void turn(double *qkv, shape_t s, const int32_t *starts, double theta, do
 static void run(fixture_t *f, array_t *qkv, shape_t s, double theta, bool inverse)
 {
     const zero_rope_t rope = {.theta = (float)theta};
-    ck_assert_int_eq(
-        f->kernels->rope(&f->ctx, qkv->data, inverse, &rope, s.n_batch, s.seq_len, s.n_heads, s.n_kv_heads, s.head_dim),
-        ZERO_OK);
+    ck_assert_int_eq(f->kernels->rope(&f->ctx, qkv->data, inverse, &rope, &s), ZERO_OK);
 }
 
 START_TEST(forward_and_backward_equal_complex_multiplication)
@@ -85,9 +81,7 @@ START_TEST(positions_are_counted_from_where_a_document_begins)
         const zero_rope_t rope = {.theta = (float)THETA, .starts = starts};
         array_t qkv = array_normal(n_elems_of(s), ZERO_FP32, 0.0, 1.0, i);
         turn(qkv.values, s, starts, THETA, inverse ? -1.0 : 1.0);
-        ck_assert_int_eq(f.kernels->rope(&f.ctx, qkv.data, inverse, &rope, s.n_batch, s.seq_len, s.n_heads,
-                                         s.n_kv_heads, s.head_dim),
-                         ZERO_OK);
+        ck_assert_int_eq(f.kernels->rope(&f.ctx, qkv.data, inverse, &rope, &s), ZERO_OK);
         array_expect(&qkv, qkv.values, 4 * 0x1p-24, "qkv");
         array_free(&qkv);
         free(starts);

@@ -377,21 +377,18 @@ END_TEST
 static float poison; /* what the kernels below write into an operand */
 
 static zero_status_t poisoned_attention(zero_model_context_t *ctx, void *out, float *logsumexp, const void *qkv,
-                                        const zero_mask_t *mask, size_t n_batch, size_t seq_len, size_t n_heads,
-                                        size_t n_kv_heads, size_t head_dim)
+                                        const zero_mask_t *mask, const zero_attention_shape_t *shape)
 {
-    ZERO_TRY(zero_model_kernels_cpu()->attention(ctx, out, logsumexp, qkv, mask, n_batch, seq_len, n_heads, n_kv_heads,
-                                                 head_dim));
+    ZERO_TRY(zero_model_kernels_cpu()->attention(ctx, out, logsumexp, qkv, mask, shape));
     ((float *)out)[5] = poison;
     return ZERO_OK;
 }
 
 static zero_status_t poisoned_backward(zero_model_context_t *ctx, void *dqkv, const void *dout, const void *qkv,
-                                       const void *out, const float *logsumexp, const zero_mask_t *mask, size_t n_batch,
-                                       size_t seq_len, size_t n_heads, size_t n_kv_heads, size_t head_dim)
+                                       const void *out, const float *logsumexp, const zero_mask_t *mask,
+                                       const zero_attention_shape_t *shape)
 {
-    ZERO_TRY(zero_model_kernels_cpu()->attention_backward(ctx, dqkv, dout, qkv, out, logsumexp, mask, n_batch, seq_len,
-                                                          n_heads, n_kv_heads, head_dim));
+    ZERO_TRY(zero_model_kernels_cpu()->attention_backward(ctx, dqkv, dout, qkv, out, logsumexp, mask, shape));
     ((float *)dqkv)[5] = poison;
     return ZERO_OK;
 }

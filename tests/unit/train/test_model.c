@@ -446,52 +446,16 @@ static void poison(const model_t *model, zero_unit_t unit, bool forward)
             memset(block->data, 0xff, block->n_bytes);
 }
 
-static const model_ops_t *real_ops(const model_t *model)
+static zero_status_t poison_and_forward(model_t *model, zero_unit_t unit)
 {
-    return model->options->model.arch == ARCH_GPT2 ? &gpt2_ops : &llama_ops;
+    poison(model, unit, true);
+    return arch_forward(model, unit);
 }
 
-static zero_unit_t head_unit(const model_t *model)
+static zero_status_t backward_and_poison(model_t *model, zero_unit_t unit)
 {
-    return zero_model_n_units(model->declaration) - 1;
-}
-
-static zero_status_t poison_and_embed(model_t *model)
-{
-    poison(model, 0, true);
-    return real_ops(model)->embed_forward(model);
-}
-
-static zero_status_t poison_and_forward(model_t *model, int layer)
-{
-    poison(model, layer + 1, true);
-    return real_ops(model)->block_forward(model, layer);
-}
-
-static zero_status_t poison_and_head(model_t *model)
-{
-    poison(model, head_unit(model), true);
-    return real_ops(model)->head_forward(model);
-}
-
-static zero_status_t embed_and_poison(model_t *model)
-{
-    ZERO_TRY(real_ops(model)->embed_backward(model));
-    poison(model, 0, false);
-    return ZERO_OK;
-}
-
-static zero_status_t backward_and_poison(model_t *model, int layer)
-{
-    ZERO_TRY(real_ops(model)->block_backward(model, layer));
-    poison(model, layer + 1, false);
-    return ZERO_OK;
-}
-
-static zero_status_t head_and_poison(model_t *model)
-{
-    ZERO_TRY(real_ops(model)->head_backward(model));
-    poison(model, head_unit(model), false);
+    ZERO_TRY(arch_backward(model, unit));
+    poison(model, unit, false);
     return ZERO_OK;
 }
 
@@ -513,12 +477,8 @@ START_TEST(activations_matter_in_their_span_alone)
     zero_dtype_t precision = fp8 ? ZERO_BF16 : ZERO_FP32;
     fixture_t *f = fixture_open(sizes, precision), *poisoned = fixture_open(sizes, precision);
     model_ops_t ops = *f->trainer.model.ops;
-    ops.embed_forward = poison_and_embed;
-    ops.block_forward = poison_and_forward;
-    ops.head_forward = poison_and_head;
-    ops.embed_backward = embed_and_poison;
-    ops.block_backward = backward_and_poison;
-    ops.head_backward = head_and_poison;
+    ops.forward = poison_and_forward;
+    ops.backward = backward_and_poison;
     poisoned->trainer.model.ops = &ops;
     ck_assert_double_eq(train(poisoned), train(f));
     for (size_t t = 0; t < f->reference->n_tensors; t++)
@@ -653,30 +613,29 @@ END_TEST
 
 /* ---- Attention that is slow ---- */
 
-static size_t asked_for[5];
+static zero_attention_shape_t asked_for;
 static zero_mask_t asked_mask;
 
-static bool says_slow(zero_model_context_t *ctx, const zero_mask_t *mask, size_t n_batch, size_t seq_len,
-                      size_t n_heads, size_t n_kv_heads, size_t head_dim, char why[ZERO_MODEL_WHY])
+static bool says_slow(zero_model_context_t *ctx, const zero_mask_t *mask, const zero_attention_shape_t *shape,
+                      char why[ZERO_MODEL_WHY])
 {
     asked_mask = *mask;
-    const size_t shape[5] = {n_batch, seq_len, n_heads, n_kv_heads, head_dim};
     ck_assert_ptr_nonnull(ctx->workspace); /* which plans are made for */
-    memcpy(asked_for, shape, sizeof shape);
+    asked_for = *shape;
     snprintf(why, ZERO_MODEL_WHY, "the reason");
     return true;
 }
 
-static bool says_fast(zero_model_context_t *ctx, const zero_mask_t *mask, size_t n_batch, size_t seq_len,
-                      size_t n_heads, size_t n_kv_heads, size_t head_dim, char why[ZERO_MODEL_WHY])
+static bool says_fast(zero_model_context_t *ctx, const zero_mask_t *mask, const zero_attention_shape_t *shape,
+                      char why[ZERO_MODEL_WHY])
 {
-    (void)says_slow(ctx, mask, n_batch, seq_len, n_heads, n_kv_heads, head_dim, why);
+    (void)says_slow(ctx, mask, shape, why);
     return false;
 }
 
 /* Returns what is logged when the trainer is opened with this table. */
-static const char *attach_with(bool (*attention_is_slow)(zero_model_context_t *, const zero_mask_t *, size_t, size_t,
-                                                         size_t, size_t, size_t, char *))
+static const char *attach_with(bool (*attention_is_slow)(zero_model_context_t *, const zero_mask_t *,
+                                                         const zero_attention_shape_t *, char *))
 {
     zero_comm_t *comm;
     trainer_t t = {0};
@@ -702,10 +661,10 @@ static const char *attach_with(bool (*attention_is_slow)(zero_model_context_t *,
 
 START_TEST(attention_that_is_slow_is_one_warning_before_the_first_step)
 {
-    const size_t want[5] = {5, 17, 6, 2, 8};
+    const zero_attention_shape_t want = {5, 17, 6, 2, 8};
     expect_line(attach_with(says_slow),
                 (const char *[]){"warning: attention", "without tensor cores", ": the reason\n", NULL});
-    ck_assert_mem_eq(asked_for, want, sizeof want);
+    ck_assert_mem_eq(&asked_for, &want, sizeof want);
     ck_assert(asked_mask.starts == NULL && asked_mask.window == 0);
     ck_assert_str_eq(attach_with(says_fast), "");
     ck_assert_str_eq(attach_with(NULL), ""); /* as the CPU's table */

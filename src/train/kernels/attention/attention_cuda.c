@@ -1,42 +1,66 @@
-/* attention_cuda.c - which of four backends computes attention on CUDA. Where no mask hides anything: on Hopper, for
- * heads of 64 and 128, forward_causal_mma.cu and backward_causal.cu; else cuDNN, if it serves the shape. For the rest
- * our own kernels for tensor cores, or else simt.cu, which takes everything.
+/* attention_cuda.c - which backend computes attention on CUDA: the first of the table that takes the call. Where no
+ * mask hides anything: on Hopper, for heads of 64 and 128, its own kernels; else cuDNN, if it serves the shape. For the
+ * rest our own kernels for tensor cores, or else simt.cu, which takes everything.
  */
 #include <stdio.h>
 
-#include "train/kernels/attention/cudnn/attention_cudnn.h"
-#include "train/kernels/cuda/context.h"
+#include "train/kernels/attention/backend.h"
+
+#ifndef ZERO_HAVE_CUDNN
+static bool not_built(zero_model_context_t *ctx, const zero_attention_shape_t *shape, char why[ZERO_MODEL_WHY])
+{
+    (void)ctx, (void)shape;
+    if (why != NULL)
+        snprintf(why, ZERO_MODEL_WHY,
+                 "this program was built without cuDNN: install its development files (for example "
+                 "libcudnn9-dev-cuda-13) and build it again");
+    return false;
+}
+
+static size_t no_workspace(const zero_model_limits_t *limits)
+{
+    (void)limits;
+    return 0;
+}
+
+static const zero_attention_backend_t zero_attention_no_cudnn = {
+    .name = "cuDNN", .serves = not_built, .workspace = no_workspace};
+#endif
+
+static const zero_attention_backend_t *const BACKENDS[ZERO_ATTENTION_KINDS] = {
+    [ZERO_ATTENTION_HOPPER] = &zero_attention_hopper,
+#ifdef ZERO_HAVE_CUDNN
+    [ZERO_ATTENTION_CUDNN] = &zero_attention_cudnn,
+#else
+    [ZERO_ATTENTION_CUDNN] = &zero_attention_no_cudnn,
+#endif
+    [ZERO_ATTENTION_MMA] = &zero_attention_mma,
+    [ZERO_ATTENTION_SIMT] = &zero_attention_simt,
+};
 
 zero_status_t zero_cuda_attention_create(zero_model_context_t *ctx)
 {
-#ifdef ZERO_HAVE_CUDNN
-    zero_model_cuda_t *cuda = zero_model_cuda(ctx);
-    if (cuda->dtype != ZERO_FP32)
-        return zero_cudnn_create(ctx, &cuda->cudnn);
-#endif
-    (void)ctx;
+    for (int kind = 0; kind < ZERO_ATTENTION_KINDS; ++kind)
+        if (BACKENDS[kind]->create != NULL)
+            ZERO_TRY(BACKENDS[kind]->create(ctx));
     return ZERO_OK;
 }
 
 void zero_cuda_attention_destroy(zero_model_context_t *ctx)
 {
-#ifdef ZERO_HAVE_CUDNN
-    zero_cudnn_destroy(zero_model_cuda(ctx)->cudnn);
-#endif
-    (void)ctx;
+    for (int kind = 0; kind < ZERO_ATTENTION_KINDS; ++kind)
+        if (BACKENDS[kind]->destroy != NULL)
+            BACKENDS[kind]->destroy(ctx);
 }
 
 size_t zero_cuda_attention_workspace(const zero_model_limits_t *limits)
 {
-    size_t own = zero_scratch_bytes(limits->n_rows * limits->n_heads * sizeof(float)), fast = 0; /* own: delta */
-    if (zero_attention_causal_serves(limits->dtype, limits->head_dim))
-        fast = zero_scratch_bytes(zero_attention_causal_backward_bytes(
-            limits->n_rows / limits->seq_len, limits->seq_len, limits->n_heads, limits->head_dim));
-#ifdef ZERO_HAVE_CUDNN
-    else if (limits->dtype != ZERO_FP32)
-        fast = zero_cudnn_workspace(limits);
-#endif
-    return own > fast ? own : fast;
+    size_t most = 0;
+    for (int kind = 0; kind < ZERO_ATTENTION_KINDS; ++kind) {
+        size_t bytes = BACKENDS[kind]->workspace(limits);
+        most = bytes > most ? bytes : most;
+    }
+    return most;
 }
 
 zero_status_t zero_cuda_check_attention(const zero_attention_shape_t *s)
@@ -59,127 +83,68 @@ static zero_mask_t effective_mask(const zero_mask_t *mask, size_t seq_len)
     return m;
 }
 
-static bool hides_something(const zero_mask_t *effective)
-{
-    return effective->starts != NULL || effective->window > 0;
-}
-
-/* Returns whether Hopper's kernels compute what no mask hides: the sequences and tiles of queries fit a grid. */
-static bool causal_serves(const zero_model_context_t *ctx, const zero_attention_shape_t *s)
-{
-    const size_t most = UINT16_MAX;
-    return zero_attention_causal_serves(zero_model_cuda(ctx)->dtype, s->head_dim) && s->n_batch <= most &&
-           s->seq_len <= most * 64;
-}
-
-/* Returns whether cuDNN computes what no mask hides; else `why`, unless NULL, says why not. In fp32 there is no cuDNN
- * context, and zero_cudnn_may_serve refuses every shape. Heads that Hopper's kernels take are not cuDNN's. */
-static bool cudnn_serves(zero_model_context_t *ctx, const zero_attention_shape_t *shape, char why[ZERO_MODEL_WHY])
-{
-#ifdef ZERO_HAVE_CUDNN
-    return !zero_attention_causal_serves(zero_model_cuda(ctx)->dtype, shape->head_dim) &&
-           zero_cudnn_may_serve(zero_model_cuda(ctx)->dtype, shape, why) && zero_cudnn_serves(ctx, shape, why);
-#else
-    (void)ctx, (void)shape;
-    if (why != NULL)
-        snprintf(why, ZERO_MODEL_WHY,
-                 "this program was built without cuDNN: install its development files (for example "
-                 "libcudnn9-dev-cuda-13) and build it again");
-    return false;
-#endif
-}
-
 static bool aligned(const void *data)
 {
     return (uintptr_t)data % 16 == 0;
 }
 
-static bool mma_serves(const zero_model_context_t *ctx, const zero_attention_shape_t *shape)
+/* Returns a call whose tensors are aligned. */
+static zero_attention_call_t call_of(const zero_model_context_t *ctx, const zero_mask_t *effective,
+                                     const zero_attention_shape_t *shape)
 {
-    return zero_attention_mma_may_serve(zero_model_cuda(ctx)->dtype, shape, NULL);
+    return (zero_attention_call_t){.dtype = zero_model_cuda(ctx)->dtype,
+                                   .shape = *shape,
+                                   .is_hopper = zero_attention_is_hopper(),
+                                   .hides = effective->starts != NULL || effective->window > 0,
+                                   .qkv_aligned = true,
+                                   .all_aligned = true};
 }
 
-bool zero_cuda_attention_is_slow(zero_model_context_t *ctx, const zero_mask_t *mask, size_t n_batch, size_t seq_len,
-                                 size_t n_heads, size_t n_kv_heads, size_t head_dim, char why[ZERO_MODEL_WHY])
+/* Returns the kind that computes the call. In `why`, unless NULL, is what prevented the first that gave a reason. */
+static zero_attention_kind_t choose(zero_model_context_t *ctx, const zero_attention_call_t *call, bool is_backward,
+                                    char why[ZERO_MODEL_WHY])
 {
-    zero_attention_shape_t shape = {n_batch, seq_len, n_heads, n_kv_heads, head_dim};
-    zero_mask_t effective = effective_mask(mask, seq_len);
-    if (hides_something(&effective))
-        return !zero_attention_mma_may_serve(zero_model_cuda(ctx)->dtype, &shape, why);
-    return !causal_serves(ctx, &shape) && !cudnn_serves(ctx, &shape, why) && !mma_serves(ctx, &shape);
+    size_t bytes_left = zero_cuda_scratch(ctx).bytes_left;
+    for (int kind = 0; kind < ZERO_ATTENTION_SIMT; ++kind) {
+        const zero_attention_backend_t *b = BACKENDS[kind];
+        char *reason = why != NULL && why[0] == 0 ? why : NULL;
+        bool fits = !is_backward || b->backward_bytes == NULL ||
+                    zero_scratch_bytes(b->backward_bytes(&call->shape)) <= bytes_left;
+        if (fits && zero_attention_takes(kind, call, reason) &&
+            (b->serves == NULL || b->serves(ctx, &call->shape, reason)))
+            return kind;
+    }
+    return ZERO_ATTENTION_SIMT;
 }
 
-static zero_status_t causal_forward(zero_model_context_t *ctx, const zero_attention_shape_t *s, void *out,
-                                    float *logsumexp, const void *qkv)
+bool zero_cuda_attention_is_slow(zero_model_context_t *ctx, const zero_mask_t *mask,
+                                 const zero_attention_shape_t *shape, char why[ZERO_MODEL_WHY])
 {
-    zero_scratch_t scratch = zero_cuda_scratch(ctx);
-    void *workspace;
-    ZERO_TRY(zero_scratch_alloc(&scratch, ZERO_ATTENTION_CAUSAL_FORWARD_BYTES, &workspace));
-    ZERO_TRY_CUDA(zero_launch_attention_causal(zero_model_stream(ctx), zero_model_cuda(ctx)->dtype, out, logsumexp,
-                                               workspace, qkv, s->n_batch, s->seq_len, s->n_heads, s->n_kv_heads,
-                                               s->head_dim));
-    return ZERO_OK;
+    zero_mask_t effective = effective_mask(mask, shape->seq_len);
+    zero_attention_call_t call = call_of(ctx, &effective, shape);
+    why[0] = 0;
+    return choose(ctx, &call, false, why) == ZERO_ATTENTION_SIMT;
 }
 
 zero_status_t zero_cuda_attention(zero_model_context_t *ctx, void *out, float *logsumexp, const void *qkv,
-                                  const zero_mask_t *mask, size_t n_batch, size_t seq_len, size_t n_heads,
-                                  size_t n_kv_heads, size_t head_dim)
+                                  const zero_mask_t *mask, const zero_attention_shape_t *shape)
 {
-    zero_attention_shape_t shape = {n_batch, seq_len, n_heads, n_kv_heads, head_dim};
-    zero_mask_t effective = effective_mask(mask, seq_len);
-    ZERO_TRY(zero_cuda_check_attention(&shape));
-    bool hides = hides_something(&effective), all_aligned = aligned(qkv) && aligned(out);
-    if (!hides && all_aligned && causal_serves(ctx, &shape))
-        return causal_forward(ctx, &shape, out, logsumexp, qkv);
-#ifdef ZERO_HAVE_CUDNN
-    if (!hides && aligned(qkv) && cudnn_serves(ctx, &shape, NULL))
-        return zero_cudnn_attention(ctx, &shape, out, logsumexp, qkv);
-#endif
-    bool mma = mma_serves(ctx, &shape) && all_aligned;
-    ZERO_TRY_CUDA((mma ? zero_launch_attention_mma
-                       : zero_launch_attention)(zero_model_stream(ctx), zero_model_cuda(ctx)->dtype, out, logsumexp,
-                                                qkv, &effective, n_batch, seq_len, n_heads, n_kv_heads, head_dim));
-    return ZERO_OK;
-}
-
-static zero_status_t causal_backward(zero_model_context_t *ctx, const zero_attention_shape_t *s, void *dqkv,
-                                     const void *dout, const void *qkv, const void *out, const float *logsumexp,
-                                     size_t n_bytes)
-{
-    zero_scratch_t scratch = zero_cuda_scratch(ctx);
-    void *workspace;
-    ZERO_TRY(zero_scratch_alloc(&scratch, n_bytes, &workspace));
-    ZERO_TRY_CUDA(zero_launch_attention_causal_backward(zero_model_stream(ctx), zero_model_cuda(ctx)->dtype, dqkv,
-                                                        workspace, dout, qkv, out, logsumexp, s->n_batch, s->seq_len,
-                                                        s->n_heads, s->n_kv_heads, s->head_dim));
-    return ZERO_OK;
+    zero_mask_t effective = effective_mask(mask, shape->seq_len);
+    ZERO_TRY(zero_cuda_check_attention(shape));
+    zero_attention_call_t call = call_of(ctx, &effective, shape);
+    call.qkv_aligned = aligned(qkv);
+    call.all_aligned = aligned(qkv) && aligned(out);
+    return BACKENDS[choose(ctx, &call, false, NULL)]->forward(ctx, shape, &effective, out, logsumexp, qkv);
 }
 
 zero_status_t zero_cuda_attention_backward(zero_model_context_t *ctx, void *dqkv, const void *dout, const void *qkv,
                                            const void *out, const float *logsumexp, const zero_mask_t *mask,
-                                           size_t n_batch, size_t seq_len, size_t n_heads, size_t n_kv_heads,
-                                           size_t head_dim)
+                                           const zero_attention_shape_t *shape)
 {
-    zero_attention_shape_t shape = {n_batch, seq_len, n_heads, n_kv_heads, head_dim};
-    zero_mask_t effective = effective_mask(mask, seq_len);
-    ZERO_TRY(zero_cuda_check_attention(&shape));
-    bool hides = hides_something(&effective);
-    bool all_aligned = aligned(qkv) && aligned(out) && aligned(dout) && aligned(dqkv);
-    size_t causal_bytes = zero_attention_causal_backward_bytes(n_batch, seq_len, n_heads, head_dim);
-    /* More than the limits' shape takes, if tiles of shorter sequences are less full. */
-    bool fits = zero_scratch_bytes(causal_bytes) <= zero_cuda_scratch(ctx).bytes_left;
-    if (!hides && all_aligned && fits && causal_serves(ctx, &shape))
-        return causal_backward(ctx, &shape, dqkv, dout, qkv, out, logsumexp, causal_bytes);
-#ifdef ZERO_HAVE_CUDNN
-    if (!hides && aligned(qkv) && cudnn_serves(ctx, &shape, NULL))
-        return zero_cudnn_attention_backward(ctx, &shape, dqkv, dout, qkv, out, logsumexp);
-#endif
-    zero_scratch_t scratch = zero_cuda_scratch(ctx);
-    float *delta;
-    ZERO_TRY(zero_scratch_alloc(&scratch, n_batch * n_heads * seq_len * sizeof *delta, &delta));
-    bool mma = mma_serves(ctx, &shape) && all_aligned;
-    ZERO_TRY_CUDA((mma ? zero_launch_attention_mma_backward : zero_launch_attention_backward)(
-        zero_model_stream(ctx), zero_model_cuda(ctx)->dtype, dqkv, delta, dout, qkv, out, logsumexp, &effective,
-        n_batch, seq_len, n_heads, n_kv_heads, head_dim));
-    return ZERO_OK;
+    zero_mask_t effective = effective_mask(mask, shape->seq_len);
+    ZERO_TRY(zero_cuda_check_attention(shape));
+    zero_attention_call_t call = call_of(ctx, &effective, shape);
+    call.qkv_aligned = aligned(qkv);
+    call.all_aligned = aligned(qkv) && aligned(out) && aligned(dout) && aligned(dqkv);
+    return BACKENDS[choose(ctx, &call, true, NULL)]->backward(ctx, shape, &effective, dqkv, dout, qkv, out, logsumexp);
 }

@@ -58,9 +58,10 @@ static inline mask_t mask_of(const zero_mask_t *mask)
     return {mask->starts, (int)mask->window};
 }
 
-static inline sizes_t sizes_of(size_t n_batch, size_t seq_len, size_t n_heads, size_t n_kv_heads, size_t head_dim)
+static inline sizes_t sizes_of(const zero_attention_shape_t *shape)
 {
-    return {(int)n_batch, (int)seq_len, (int)n_heads, (int)n_kv_heads, (int)head_dim};
+    return {(int)shape->n_batch, (int)shape->seq_len, (int)shape->n_heads, (int)shape->n_kv_heads,
+            (int)shape->head_dim};
 }
 
 /* A compile-time number as an argument. */

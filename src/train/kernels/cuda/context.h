@@ -132,15 +132,13 @@ zero_status_t zero_cuda_head_logits(zero_model_context_t *ctx, float *logits, co
 zero_status_t zero_cuda_attention_create(zero_model_context_t *ctx); /* what the context keeps for attention */
 void zero_cuda_attention_destroy(zero_model_context_t *ctx);
 size_t zero_cuda_attention_workspace(const zero_model_limits_t *limits);
-bool zero_cuda_attention_is_slow(zero_model_context_t *ctx, const zero_mask_t *mask, size_t n_batch, size_t seq_len,
-                                 size_t n_heads, size_t n_kv_heads, size_t head_dim, char why[ZERO_MODEL_WHY]);
+bool zero_cuda_attention_is_slow(zero_model_context_t *ctx, const zero_mask_t *mask,
+                                 const zero_attention_shape_t *shape, char why[ZERO_MODEL_WHY]);
 zero_status_t zero_cuda_attention(zero_model_context_t *ctx, void *out, float *logsumexp, const void *qkv,
-                                  const zero_mask_t *mask, size_t n_batch, size_t seq_len, size_t n_heads,
-                                  size_t n_kv_heads, size_t head_dim);
+                                  const zero_mask_t *mask, const zero_attention_shape_t *shape);
 zero_status_t zero_cuda_attention_backward(zero_model_context_t *ctx, void *dqkv, const void *dout, const void *qkv,
                                            const void *out, const float *logsumexp, const zero_mask_t *mask,
-                                           size_t n_batch, size_t seq_len, size_t n_heads, size_t n_kv_heads,
-                                           size_t head_dim);
+                                           const zero_attention_shape_t *shape);
 /* Refuses shapes that no kernel of attention takes. */
 zero_status_t zero_cuda_check_attention(const zero_attention_shape_t *shape);
 
@@ -148,8 +146,7 @@ zero_status_t zero_cuda_check_attention(const zero_attention_shape_t *shape);
 
 size_t zero_cuda_cached_workspace(const zero_model_limits_t *limits);
 zero_status_t zero_cuda_attention_cached(zero_model_context_t *ctx, void *out, float *logsumexp, void *cache,
-                                         const void *qkv, const zero_mask_t *mask, size_t n_new, size_t n_heads,
-                                         size_t n_kv_heads, size_t head_dim);
+                                         const void *qkv, const zero_mask_t *mask, const zero_attention_shape_t *shape);
 
 /* ---- kernels_cuda.c ---- */
 

@@ -190,17 +190,19 @@ static zero_status_t head_norm_backward(zero_model_context_t *ctx, void *dqkv, z
 /* ---- Rotary positions ---- */
 
 static zero_status_t rope(zero_model_context_t *ctx, void *qkv, bool inverse, const zero_rope_t *rotation,
-                          size_t n_batch, size_t seq_len, size_t n_heads, size_t n_kv_heads, size_t head_dim)
+                          const zero_attention_shape_t *shape)
 {
-    if (head_dim % 2 != 0 || head_dim > UINT32_MAX)
-        return zero_fail(ZERO_ERROR_ARGUMENT, "rope: heads of %zu elements cannot be rotated in pairs", head_dim);
-    for (size_t first = 0; first < head_dim / 2; first += ZERO_ROPE_FREQUENCIES) {
-        zero_rope_frequencies_t frequencies = {.head_dim = (uint32_t)head_dim, .first = (uint32_t)first};
-        for (; frequencies.n < ZERO_ROPE_FREQUENCIES && first + frequencies.n < head_dim / 2; ++frequencies.n)
-            frequencies.of[frequencies.n] = zero_rope_frequency(rotation, first + frequencies.n, head_dim);
+    if (shape->head_dim % 2 != 0 || shape->head_dim > UINT32_MAX)
+        return zero_fail(ZERO_ERROR_ARGUMENT, "rope: heads of %zu elements cannot be rotated in pairs",
+                         shape->head_dim);
+    for (size_t first = 0; first < shape->head_dim / 2; first += ZERO_ROPE_FREQUENCIES) {
+        zero_rope_frequencies_t frequencies = {.head_dim = (uint32_t)shape->head_dim, .first = (uint32_t)first};
+        for (; frequencies.n < ZERO_ROPE_FREQUENCIES && first + frequencies.n < shape->head_dim / 2; ++frequencies.n)
+            frequencies.of[frequencies.n] = zero_rope_frequency(rotation, first + frequencies.n, shape->head_dim);
         ZERO_TRY_CUDA(zero_launch_rope(zero_model_stream(ctx), zero_model_cuda(ctx)->dtype, qkv, &frequencies, inverse,
-                                       rotation->starts, n_batch * seq_len, seq_len, n_heads + n_kv_heads,
-                                       (n_heads + 2 * n_kv_heads) * head_dim, ctx->absmax));
+                                       rotation->starts, shape->n_batch * shape->seq_len, shape->seq_len,
+                                       shape->n_heads + shape->n_kv_heads,
+                                       (shape->n_heads + 2 * shape->n_kv_heads) * shape->head_dim, ctx->absmax));
     }
     return ZERO_OK;
 }

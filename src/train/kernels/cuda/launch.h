@@ -174,40 +174,34 @@ cudaError_t zero_launch_embed_positions_backward(cudaStream_t stream, zero_dtype
 /* mask: never NULL, and its window below seq_len. */
 #define ZERO_ATTENTION_MAX_HEAD_DIM 256
 cudaError_t zero_launch_attention(cudaStream_t stream, zero_dtype_t dtype, void *out, float *logsumexp, const void *qkv,
-                                  const zero_mask_t *mask, size_t n_batch, size_t seq_len, size_t n_heads,
-                                  size_t n_kv_heads, size_t head_dim);
+                                  const zero_mask_t *mask, const zero_attention_shape_t *shape);
 /* Writes delta, fp32 [n_batch, n_heads, seq_len]. */
 cudaError_t zero_launch_attention_backward(cudaStream_t stream, zero_dtype_t dtype, void *dqkv, float *delta,
                                            const void *dout, const void *qkv, const void *out, const float *logsumexp,
-                                           const zero_mask_t *mask, size_t n_batch, size_t seq_len, size_t n_heads,
-                                           size_t n_kv_heads, size_t head_dim);
+                                           const zero_mask_t *mask, const zero_attention_shape_t *shape);
 
 /* ---- attention/mma/forward_mma.cu and backward_mma.cu ---- */
 /* Like those above, by tensor cores, for what zero_attention_mma_may_serve accepts. Tensors of dtype are aligned to 16
  * bytes. */
 cudaError_t zero_launch_attention_mma(cudaStream_t stream, zero_dtype_t dtype, void *out, float *logsumexp,
-                                      const void *qkv, const zero_mask_t *mask, size_t n_batch, size_t seq_len,
-                                      size_t n_heads, size_t n_kv_heads, size_t head_dim);
+                                      const void *qkv, const zero_mask_t *mask, const zero_attention_shape_t *shape);
 cudaError_t zero_launch_attention_mma_backward(cudaStream_t stream, zero_dtype_t dtype, void *dqkv, float *delta,
                                                const void *dout, const void *qkv, const void *out,
-                                               const float *logsumexp, const zero_mask_t *mask, size_t n_batch,
-                                               size_t seq_len, size_t n_heads, size_t n_kv_heads, size_t head_dim);
+                                               const float *logsumexp, const zero_mask_t *mask,
+                                               const zero_attention_shape_t *shape);
 
 /* ---- attention/hopper/causal.cu, forward_causal_mma.cu and backward_causal.cu ---- */
-/* Returns whether the current GPU is a Hopper and its kernels take heads of this size, without a mask. If no GPU is
- * found, assumes a Hopper. */
-bool zero_attention_causal_serves(zero_dtype_t dtype, size_t head_dim);
+/* Returns whether the current GPU is a Hopper. If no GPU is found, assumes one. */
+bool zero_attention_is_hopper(void);
 /* Like the others. The workspace and tensors of dtype are aligned to 16 bytes. At most 65535 sequences, of at most
  * 65535 tiles of 64 positions. */
 #define ZERO_ATTENTION_CAUSAL_FORWARD_BYTES sizeof(int) /* of workspace */
 cudaError_t zero_launch_attention_causal(cudaStream_t stream, zero_dtype_t dtype, void *out, float *logsumexp,
-                                         void *workspace, const void *qkv, size_t n_batch, size_t seq_len,
-                                         size_t n_heads, size_t n_kv_heads, size_t head_dim);
-size_t zero_attention_causal_backward_bytes(size_t n_batch, size_t seq_len, size_t n_heads, size_t head_dim);
+                                         void *workspace, const void *qkv, const zero_attention_shape_t *shape);
+size_t zero_attention_causal_backward_bytes(const zero_attention_shape_t *shape);
 cudaError_t zero_launch_attention_causal_backward(cudaStream_t stream, zero_dtype_t dtype, void *dqkv, void *workspace,
                                                   const void *dout, const void *qkv, const void *out,
-                                                  const float *logsumexp, size_t n_batch, size_t seq_len,
-                                                  size_t n_heads, size_t n_kv_heads, size_t head_dim);
+                                                  const float *logsumexp, const zero_attention_shape_t *shape);
 
 /* ---- attention/decode/attention_cached.cu ---- */
 #define ZERO_CACHED_CHUNK 256 /* keys that a block takes at a time */

@@ -10,6 +10,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
+#include "train/kernels/attention/backend.h"
 #include "train/kernels/attention/cudnn/attention_cudnn.h"
 #include "train/kernels/attention/cudnn/cudnn_graph.h"
 
@@ -63,25 +64,7 @@ static zero_status_t create_lanes(zero_cudnn_t *cudnn, cudaStream_t stream)
     return ZERO_OK;
 }
 
-zero_status_t zero_cudnn_create(zero_model_context_t *ctx, zero_cudnn_t **cudnn)
-{
-    zero_cudnn_t *created = calloc(1, sizeof *created);
-    if (created == NULL)
-        return zero_fail(ZERO_ERROR_MEMORY, "no memory for cuDNN's plans");
-    zero_status_t status = zero_cudnn_check(cudnnCreate(&created->handle), "cudnnCreate");
-    if (status == ZERO_OK)
-        status = zero_cudnn_check(cudnnSetStream(created->handle, zero_model_stream(ctx)), "cudnnSetStream");
-    if (status == ZERO_OK)
-        status = create_lanes(created, zero_model_stream(ctx));
-    if (status != ZERO_OK) {
-        zero_cudnn_destroy(created);
-        return status;
-    }
-    *cudnn = created;
-    return ZERO_OK;
-}
-
-void zero_cudnn_destroy(zero_cudnn_t *cudnn)
+static void destroy_cudnn(zero_cudnn_t *cudnn)
 {
     if (cudnn == NULL)
         return;
@@ -100,6 +83,31 @@ void zero_cudnn_destroy(zero_cudnn_t *cudnn)
     if (cudnn->ready != NULL)
         cudaEventDestroy(cudnn->ready);
     free(cudnn);
+}
+
+static zero_status_t create(zero_model_context_t *ctx)
+{
+    if (zero_model_cuda(ctx)->dtype == ZERO_FP32)
+        return ZERO_OK;
+    zero_cudnn_t *created = calloc(1, sizeof *created);
+    if (created == NULL)
+        return zero_fail(ZERO_ERROR_MEMORY, "no memory for cuDNN's plans");
+    zero_status_t status = zero_cudnn_check(cudnnCreate(&created->handle), "cudnnCreate");
+    if (status == ZERO_OK)
+        status = zero_cudnn_check(cudnnSetStream(created->handle, zero_model_stream(ctx)), "cudnnSetStream");
+    if (status == ZERO_OK)
+        status = create_lanes(created, zero_model_stream(ctx));
+    if (status != ZERO_OK) {
+        destroy_cudnn(created);
+        return status;
+    }
+    zero_model_cuda(ctx)->cudnn = created;
+    return ZERO_OK;
+}
+
+static void destroy(zero_model_context_t *ctx)
+{
+    destroy_cudnn(zero_model_cuda(ctx)->cudnn);
 }
 
 /* ---- Plans of a shape ---- */
@@ -164,7 +172,9 @@ static shape_plans_t *find_plans(zero_model_context_t *ctx, const zero_attention
     return plans;
 }
 
-bool zero_cudnn_serves(zero_model_context_t *ctx, const zero_attention_shape_t *shape, char why[ZERO_MODEL_WHY])
+/* Returns whether cuDNN can compute this shape here, both passes, deterministically and within the workspace. The
+ * answer for a shape never changes. May build the shape's plans. */
+static bool serves(zero_model_context_t *ctx, const zero_attention_shape_t *shape, char why[ZERO_MODEL_WHY])
 {
     const shape_plans_t *plans = find_plans(ctx, shape);
     if (plans != NULL && plans->served)
@@ -249,8 +259,8 @@ static zero_status_t forward(zero_model_context_t *ctx, const shape_plans_t *pla
     return zero_cudnn_plan_execute(&plans->forward, &b, workspace);
 }
 
-zero_status_t zero_cudnn_attention(zero_model_context_t *ctx, const zero_attention_shape_t *s, void *out,
-                                   float *logsumexp, const void *qkv)
+static zero_status_t attention(zero_model_context_t *ctx, const zero_attention_shape_t *s, const zero_mask_t *mask,
+                               void *out, float *logsumexp, const void *qkv)
 {
     const shape_plans_t *plans = find_plans(ctx, s);
     const zero_attention_shape_t *p = &plans->shape;
@@ -258,6 +268,7 @@ zero_status_t zero_cudnn_attention(zero_model_context_t *ctx, const zero_attenti
     cudaStream_t stream = zero_model_stream(ctx);
     size_t size = zero_dtype_size(zero_model_cuda(ctx)->dtype);
     copies_t c;
+    (void)mask; /* it hides nothing */
     if (p->seq_len == s->seq_len)
         return forward(ctx, plans, out, logsumexp, qkv, scratch.next);
     sequences_t outs = sequences_of(s, p, s->n_heads * s->head_dim * size), rows = rows_of(s, p);
@@ -338,8 +349,9 @@ static zero_status_t backward(zero_model_context_t *ctx, const shape_plans_t *pl
     return status;
 }
 
-zero_status_t zero_cudnn_attention_backward(zero_model_context_t *ctx, const zero_attention_shape_t *s, void *dqkv,
-                                            const void *dout, const void *qkv, const void *out, const float *logsumexp)
+static zero_status_t attention_backward(zero_model_context_t *ctx, const zero_attention_shape_t *s,
+                                        const zero_mask_t *mask, void *dqkv, const void *dout, const void *qkv,
+                                        const void *out, const float *logsumexp)
 {
     const shape_plans_t *plans = find_plans(ctx, s);
     const zero_attention_shape_t *p = &plans->shape;
@@ -348,6 +360,7 @@ zero_status_t zero_cudnn_attention_backward(zero_model_context_t *ctx, const zer
     size_t size = zero_dtype_size(zero_model_cuda(ctx)->dtype);
     backward_t t = {.dqkv = dqkv, .dout = dout, .qkv = qkv, .out = out, .logsumexp = logsumexp};
     copies_t c;
+    (void)mask; /* it hides nothing */
     ZERO_TRY(zero_scratch_alloc(&scratch, zero_attention_delta_bytes(p), &t.delta));
     if (p->seq_len == s->seq_len)
         return backward(ctx, plans, &t, scratch.next);
@@ -362,3 +375,19 @@ zero_status_t zero_cudnn_attention_backward(zero_model_context_t *ctx, const zer
     ZERO_TRY(backward(ctx, plans, &t, scratch.next));
     return unpad(stream, qkvs, dqkv, c.dqkv);
 }
+
+static size_t workspace(const zero_model_limits_t *limits)
+{
+    bool is_hoppers = zero_attention_hopper_heads(limits->dtype, limits->head_dim) && zero_attention_is_hopper();
+    return is_hoppers || limits->dtype == ZERO_FP32 ? 0 : zero_cudnn_workspace(limits);
+}
+
+const zero_attention_backend_t zero_attention_cudnn = {
+    .name = "cuDNN",
+    .create = create,
+    .destroy = destroy,
+    .serves = serves,
+    .workspace = workspace,
+    .forward = attention,
+    .backward = attention_backward,
+};

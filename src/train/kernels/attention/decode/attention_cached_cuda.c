@@ -26,41 +26,40 @@ size_t zero_cuda_cached_workspace(const zero_model_limits_t *limits)
 }
 
 static zero_status_t begin_text(zero_model_context_t *ctx, void *out, float *logsumexp, void *cache, const void *qkv,
-                                size_t window, size_t n_new, size_t n_heads, size_t n_kv_heads, size_t head_dim)
+                                size_t window, const zero_attention_shape_t *shape)
 {
     const zero_mask_t mask = {.window = window};
-    size_t size = zero_dtype_size(zero_model_cuda(ctx)->dtype), kept = 2 * n_kv_heads * head_dim * size;
-    size_t skipped = n_heads * head_dim * size;
-    ZERO_TRY_CUDA(cudaMemcpy2DAsync(cache, kept, (const char *)qkv + skipped, skipped + kept, kept, n_new,
+    size_t size = zero_dtype_size(zero_model_cuda(ctx)->dtype), kept = 2 * shape->n_kv_heads * shape->head_dim * size;
+    size_t skipped = shape->n_heads * shape->head_dim * size;
+    ZERO_TRY_CUDA(cudaMemcpy2DAsync(cache, kept, (const char *)qkv + skipped, skipped + kept, kept, shape->seq_len,
                                     cudaMemcpyDeviceToDevice, zero_model_stream(ctx)));
-    return zero_cuda_attention(ctx, out, logsumexp, qkv, &mask, 1, n_new, n_heads, n_kv_heads, head_dim);
+    return zero_cuda_attention(ctx, out, logsumexp, qkv, &mask, shape);
 }
 
 zero_status_t zero_cuda_attention_cached(zero_model_context_t *ctx, void *out, float *logsumexp, void *cache,
-                                         const void *qkv, const zero_mask_t *mask, size_t n_new, size_t n_heads,
-                                         size_t n_kv_heads, size_t head_dim)
+                                         const void *qkv, const zero_mask_t *mask, const zero_attention_shape_t *shape)
 {
     const zero_model_cuda_t *cuda = zero_model_cuda(ctx);
-    const zero_attention_shape_t shape = {1, n_new, n_heads, n_kv_heads, head_dim};
     if (mask->starts == NULL)
-        return begin_text(ctx, out, logsumexp, cache, qkv, mask->window, n_new, n_heads, n_kv_heads, head_dim);
-    ZERO_TRY(zero_cuda_check_attention(&shape));
+        return begin_text(ctx, out, logsumexp, cache, qkv, mask->window, shape);
+    ZERO_TRY(zero_cuda_check_attention(shape));
     zero_scratch_t scratch = zero_cuda_scratch(ctx);
     zero_cached_t cached = {.starts = mask->starts,
-                            .n_heads = (int)n_heads,
-                            .n_kv_heads = (int)n_kv_heads,
-                            .head_dim = (int)head_dim,
+                            .n_heads = (int)shape->n_heads,
+                            .n_kv_heads = (int)shape->n_kv_heads,
+                            .head_dim = (int)shape->head_dim,
                             .window = mask->window < INT32_MAX ? (int)mask->window : 0,
-                            .n_splits = (int)n_splits(cuda->seq_len, n_heads)};
-    size_t bytes = row_bytes(cuda->seq_len, n_heads, head_dim), most = scratch.bytes_left / bytes;
-    size_t n_at_once = most < 1 ? 1 : most < n_new ? most : n_new;
+                            .n_splits = (int)n_splits(cuda->seq_len, shape->n_heads)};
+    size_t bytes = row_bytes(cuda->seq_len, shape->n_heads, shape->head_dim), most = scratch.bytes_left / bytes;
+    size_t n_at_once = most < 1 ? 1 : most < shape->seq_len ? most : shape->seq_len;
     n_at_once = n_at_once < MAX_ROWS ? n_at_once : MAX_ROWS;
     float *partials;
     ZERO_TRY(zero_scratch_alloc(&scratch, n_at_once * bytes, &partials));
-    for (size_t row = 0; row < n_new; row += n_at_once) {
+    for (size_t row = 0; row < shape->seq_len; row += n_at_once) {
         cached.first_row = (int)row;
-        ZERO_TRY_CUDA(zero_launch_attention_cached(zero_model_stream(ctx), cuda->dtype, out, partials, cache, qkv,
-                                                   &cached, (int)(n_new - row < n_at_once ? n_new - row : n_at_once)));
+        ZERO_TRY_CUDA(
+            zero_launch_attention_cached(zero_model_stream(ctx), cuda->dtype, out, partials, cache, qkv, &cached,
+                                         (int)(shape->seq_len - row < n_at_once ? shape->seq_len - row : n_at_once)));
     }
     return ZERO_OK;
 }

@@ -48,10 +48,10 @@ static __global__ void __launch_bounds__(NUMBERS_THREADS)
 
 /* ---- Launching ---- */
 
-extern "C" size_t zero_attention_causal_backward_bytes(size_t n_batch, size_t seq_len, size_t n_heads, size_t head_dim)
+extern "C" size_t zero_attention_causal_backward_bytes(const zero_attention_shape_t *shape)
 {
-    const size_t n_tiles = n_batch * n_heads * zero_divide_up(seq_len, QUERIES);
-    return n_tiles * (QUERIES * head_dim + 2 * QUERIES) * sizeof(float) + (n_tiles + 1) * sizeof(int);
+    const size_t n_tiles = shape->n_batch * shape->n_heads * zero_divide_up(shape->seq_len, QUERIES);
+    return n_tiles * (QUERIES * shape->head_dim + 2 * QUERIES) * sizeof(float) + (n_tiles + 1) * sizeof(int);
 }
 
 static cudaError_t launch_numbers(cudaStream_t stream, zero_dtype_t dtype, const causal_t *c, const void *dout,
@@ -71,31 +71,33 @@ static cudaError_t launch_numbers(cudaStream_t stream, zero_dtype_t dtype, const
 
 extern "C" cudaError_t zero_launch_attention_causal_backward(cudaStream_t stream, zero_dtype_t dtype, void *dqkv,
                                                              void *workspace, const void *dout, const void *qkv,
-                                                             const void *out, const float *logsumexp, size_t n_batch,
-                                                             size_t seq_len, size_t n_heads, size_t n_kv_heads,
-                                                             size_t head_dim)
+                                                             const void *out, const float *logsumexp,
+                                                             const zero_attention_shape_t *shape)
 {
-    const size_t n_tiles = zero_divide_up(seq_len, QUERIES), all_tiles = n_batch * n_heads * n_tiles;
+    const size_t n_tiles = zero_divide_up(shape->seq_len, QUERIES),
+                 all_tiles = shape->n_batch * shape->n_heads * n_tiles;
     causal_t c;
     c.dqkv = dqkv;
     c.dq = (float *)workspace;
-    c.numbers = c.dq + all_tiles * QUERIES * head_dim;
+    c.numbers = c.dq + all_tiles * QUERIES * shape->head_dim;
     c.counts = (int *)(c.numbers + all_tiles * 2 * QUERIES);
     c.n_started = c.counts + all_tiles;
-    c.s = sizes_of(n_batch, seq_len, n_heads, n_kv_heads, head_dim);
+    c.s = sizes_of(shape);
     c.n_tiles = (int)n_tiles;
-    c.n_blocks = (int)zero_divide_up(seq_len, KEYS);
-    c.chunk = head_dim == 64 ? CHUNK_64 : CHUNK_128;
-    c.scale = 1.0f / sqrtf((float)head_dim);
+    c.n_blocks = (int)zero_divide_up(shape->seq_len, KEYS);
+    c.chunk = shape->head_dim == 64 ? CHUNK_64 : CHUNK_128;
+    c.scale = 1.0f / sqrtf((float)shape->head_dim);
     c.zero = 0;
     CUtensorMap qkv_map, dout_map;
-    cudaError_t error =
-        zero_describe_rows(&qkv_map, dtype, qkv, n_batch, seq_len, (n_heads + 2 * n_kv_heads) * head_dim);
+    cudaError_t error = zero_describe_rows(&qkv_map, dtype, qkv, shape->n_batch, shape->seq_len,
+                                           (shape->n_heads + 2 * shape->n_kv_heads) * shape->head_dim);
     if (error == cudaSuccess)
-        error = zero_describe_rows(&dout_map, dtype, dout, n_batch, seq_len, n_heads * head_dim);
+        error = zero_describe_rows(&dout_map, dtype, dout, shape->n_batch, shape->seq_len,
+                                   shape->n_heads * shape->head_dim);
     if (error == cudaSuccess)
         error = launch_numbers(stream, dtype, &c, dout, out, logsumexp);
     if (error != cudaSuccess)
         return error;
-    return (head_dim == 64 ? zero_launch_causal_64 : zero_launch_causal_128)(stream, dtype, &qkv_map, &dout_map, &c);
+    return (shape->head_dim == 64 ? zero_launch_causal_64 : zero_launch_causal_128)(stream, dtype, &qkv_map, &dout_map,
+                                                                                    &c);
 }

@@ -1,4 +1,4 @@
-/* causal.cu - see causal.cuh; and which GPUs and heads its kernels serve.
+/* causal.cu - see causal.cuh; and which GPUs its kernels serve.
  */
 #include "train/kernels/attention/hopper/causal.cuh"
 
@@ -25,9 +25,8 @@ extern "C" cudaError_t zero_describe_rows(CUtensorMap *map, zero_dtype_t dtype, 
     return result == CUDA_SUCCESS ? cudaSuccess : cudaErrorInvalidValue;
 }
 
-extern "C" bool zero_attention_causal_serves(zero_dtype_t dtype, size_t head_dim)
+extern "C" bool zero_attention_is_hopper(void)
 {
     int capability;
-    return dtype != ZERO_FP32 && (head_dim == 64 || head_dim == 128) &&
-           (zero_find_capability(&capability) != cudaSuccess || capability == 90);
+    return zero_find_capability(&capability) != cudaSuccess || capability == 90;
 }

@@ -426,22 +426,22 @@ template <typename T, int DIM> static cudaError_t launch(cudaStream_t stream, co
 }
 
 extern "C" cudaError_t zero_launch_attention_causal(cudaStream_t stream, zero_dtype_t dtype, void *out,
-                                                    float *logsumexp, void *workspace, const void *qkv, size_t n_batch,
-                                                    size_t seq_len, size_t n_heads, size_t n_kv_heads, size_t head_dim)
+                                                    float *logsumexp, void *workspace, const void *qkv,
+                                                    const zero_attention_shape_t *shape)
 {
     forward_t f = {};
     f.out = out;
     f.logsumexp = logsumexp;
     f.next_item = (int *)workspace;
-    f.s = sizes_of(n_batch, seq_len, n_heads, n_kv_heads, head_dim);
-    f.scale = LOG2_E / sqrtf((float)head_dim);
+    f.s = sizes_of(shape);
+    f.scale = LOG2_E / sqrtf((float)shape->head_dim);
     CUtensorMap map;
-    const cudaError_t error =
-        zero_describe_rows(&map, dtype, qkv, n_batch, seq_len, (n_heads + 2 * n_kv_heads) * head_dim);
+    const cudaError_t error = zero_describe_rows(&map, dtype, qkv, shape->n_batch, shape->seq_len,
+                                                 (shape->n_heads + 2 * shape->n_kv_heads) * shape->head_dim);
     if (error != cudaSuccess)
         return error;
     return with_half_type(dtype, [&](auto type) {
         using T = decltype(type);
-        return head_dim == 64 ? launch<T, 64>(stream, &map, f) : launch<T, 128>(stream, &map, f);
+        return shape->head_dim == 64 ? launch<T, 64>(stream, &map, f) : launch<T, 128>(stream, &map, f);
     });
 }

@@ -272,11 +272,10 @@ static cudaError_t launch(cudaStream_t stream, void *dqkv, tensors_t t, mask_t m
 extern "C" cudaError_t zero_launch_attention_mma_backward(cudaStream_t stream, zero_dtype_t dtype, void *dqkv,
                                                           float *delta, const void *dout, const void *qkv,
                                                           const void *out, const float *logsumexp,
-                                                          const zero_mask_t *mask, size_t n_batch, size_t seq_len,
-                                                          size_t n_heads, size_t n_kv_heads, size_t head_dim)
+                                                          const zero_mask_t *mask, const zero_attention_shape_t *shape)
 {
-    const sizes_t s = sizes_of(n_batch, seq_len, n_heads, n_kv_heads, head_dim);
-    const size_t n_rows = n_batch * seq_len * n_heads;
+    const sizes_t s = sizes_of(shape);
+    const size_t n_rows = shape->n_batch * shape->seq_len * shape->n_heads;
     const tensors_t t = {qkv, dout, logsumexp, delta};
     return with_half_type(dtype, [&](auto type) {
         using T = decltype(type);

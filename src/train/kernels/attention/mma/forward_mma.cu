@@ -182,10 +182,10 @@ static cudaError_t launch(cudaStream_t stream, void *out, float *logsumexp, cons
 }
 
 extern "C" cudaError_t zero_launch_attention_mma(cudaStream_t stream, zero_dtype_t dtype, void *out, float *logsumexp,
-                                                 const void *qkv, const zero_mask_t *mask, size_t n_batch,
-                                                 size_t seq_len, size_t n_heads, size_t n_kv_heads, size_t head_dim)
+                                                 const void *qkv, const zero_mask_t *mask,
+                                                 const zero_attention_shape_t *shape)
 {
-    const sizes_t s = sizes_of(n_batch, seq_len, n_heads, n_kv_heads, head_dim);
+    const sizes_t s = sizes_of(shape);
     return with_half_type(dtype, [&](auto type) {
         return with_head_dim(s.head_dim, [&](auto dim, auto wide) {
             return launch<decltype(type), decltype(dim)::value, decltype(wide)::value>(stream, out, logsumexp, qkv,

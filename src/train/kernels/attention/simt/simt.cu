@@ -271,13 +271,13 @@ static size_t shared_bytes(size_t n_tiles, size_t n_score_tiles, size_t head_dim
 }
 
 extern "C" cudaError_t zero_launch_attention(cudaStream_t stream, zero_dtype_t dtype, void *out, float *logsumexp,
-                                             const void *qkv, const zero_mask_t *mask, size_t n_batch, size_t seq_len,
-                                             size_t n_heads, size_t n_kv_heads, size_t head_dim)
+                                             const void *qkv, const zero_mask_t *mask,
+                                             const zero_attention_shape_t *shape)
 {
-    sizes_t s = sizes_of(n_batch, seq_len, n_heads, n_kv_heads, head_dim);
-    dim3 grid((unsigned)zero_divide_up(seq_len, TILE), (unsigned)n_heads, (unsigned)n_batch);
-    size_t bytes = shared_bytes(3, 1, head_dim);
-    float scale = 1.0f / sqrtf((float)head_dim);
+    sizes_t s = sizes_of(shape);
+    dim3 grid((unsigned)zero_divide_up(shape->seq_len, TILE), (unsigned)shape->n_heads, (unsigned)shape->n_batch);
+    size_t bytes = shared_bytes(3, 1, shape->head_dim);
+    float scale = 1.0f / sqrtf((float)shape->head_dim);
     return zero_with_type(dtype, [&](auto type) {
         using T = decltype(type);
         return with_columns(s.head_dim, [&](auto columns) {
@@ -293,17 +293,16 @@ extern "C" cudaError_t zero_launch_attention(cudaStream_t stream, zero_dtype_t d
 
 extern "C" cudaError_t zero_launch_attention_backward(cudaStream_t stream, zero_dtype_t dtype, void *dqkv, float *delta,
                                                       const void *dout, const void *qkv, const void *out,
-                                                      const float *logsumexp, const zero_mask_t *mask, size_t n_batch,
-                                                      size_t seq_len, size_t n_heads, size_t n_kv_heads,
-                                                      size_t head_dim)
+                                                      const float *logsumexp, const zero_mask_t *mask,
+                                                      const zero_attention_shape_t *shape)
 {
-    sizes_t s = sizes_of(n_batch, seq_len, n_heads, n_kv_heads, head_dim);
-    unsigned n_tiles = (unsigned)zero_divide_up(seq_len, TILE);
-    dim3 query_grid(n_tiles, (unsigned)n_heads, (unsigned)n_batch);
-    dim3 key_grid(n_tiles, (unsigned)n_kv_heads, (unsigned)n_batch);
-    size_t query_bytes = shared_bytes(4, 1, head_dim), key_bytes = shared_bytes(4, 2, head_dim);
-    size_t n_rows = n_batch * seq_len * n_heads;
-    float scale = 1.0f / sqrtf((float)head_dim);
+    sizes_t s = sizes_of(shape);
+    unsigned n_tiles = (unsigned)zero_divide_up(shape->seq_len, TILE);
+    dim3 query_grid(n_tiles, (unsigned)shape->n_heads, (unsigned)shape->n_batch);
+    dim3 key_grid(n_tiles, (unsigned)shape->n_kv_heads, (unsigned)shape->n_batch);
+    size_t query_bytes = shared_bytes(4, 1, shape->head_dim), key_bytes = shared_bytes(4, 2, shape->head_dim);
+    size_t n_rows = shape->n_batch * shape->seq_len * shape->n_heads;
+    float scale = 1.0f / sqrtf((float)shape->head_dim);
     return zero_with_type(dtype, [&](auto type) {
         using T = decltype(type);
         dot_rows<T><<<(unsigned)zero_divide_up(n_rows, THREADS / ZERO_WARP), THREADS, 0, stream>>>(
