@@ -66,6 +66,7 @@ typedef struct options {
         char tokenizer[OPTIONS_MAX_PATH];        /* "": as init, or the checkpoint that is resumed */
         int recompute;                           /* options_recompute_t */
         int64_t recompute_none, recompute_light; /* of the last blocks, and of those before them */
+        double offload_activations;              /* share of the blocks, the first ones */
     } model;
     struct {
         char train[OPTIONS_MAX_PATH], val[OPTIONS_MAX_PATH]; /* comma-separated paths; val "" = none */
@@ -171,6 +172,9 @@ bool options_generate(const options_t *options);
 
 /* Returns what backward recomputes of a block: less of the last ones, as recompute_none and recompute_light say. */
 options_recompute_t options_block_recompute(const options_t *options, int64_t block);
+
+/* Returns how many blocks' inputs wait in host memory: the first ones', as offload_activations says. */
+int64_t options_offloaded_blocks(const options_t *options);
 
 /* Returns the rows of a GPT-2's table of positions: seq_len, or more. */
 int64_t options_positions(const options_t *options);

@@ -99,6 +99,7 @@ static void leave_open(options_t *options)
     options->zero.stage = STAGE_AUTO;
     options->model.recompute = RECOMPUTE_AUTO;
     options->model.recompute_none = options->model.recompute_light = 0;
+    options->model.offload_activations = 0.0; /* which needs blocks that recompute everything */
 }
 
 void command_prepare(options_t *options)
@@ -119,6 +120,7 @@ static void choose_forward(options_t *options)
 {
     options->model.recompute = RECOMPUTE_FULL;
     options->model.recompute_none = options->model.recompute_light = 0;
+    options->model.offload_activations = 0.0;
     options->train.fp8 = FP8_NONE;
     options->train.eval_every = 0;
     options->zero.gather = GATHER_BF16;

@@ -84,6 +84,12 @@ options_recompute_t options_block_recompute(const options_t *options, int64_t bl
     return (options_recompute_t)recompute;
 }
 
+int64_t options_offloaded_blocks(const options_t *options)
+{
+    const double rounding = 1e-9; /* of the product */
+    return (int64_t)ceil(options->model.offload_activations * (double)options->model.layers - rounding);
+}
+
 int64_t options_positions(const options_t *options)
 {
     return options->model.positions > options->model.seq_len ? options->model.positions : options->model.seq_len;
@@ -261,6 +267,21 @@ static zero_status_t check_recompute(const options_t *o)
     return ZERO_OK;
 }
 
+/* Blocks with less recomputation keep more than their input, and need it sooner than it could come back. */
+static zero_status_t check_offload_activations(const options_t *o)
+{
+    const int64_t n = options_offloaded_blocks(o);
+    for (int64_t block = 0; block < n; block++)
+        if (options_block_recompute(o, block) != RECOMPUTE_FULL)
+            return report_error(ZERO_ERROR_USAGE,
+                                "[model] offload_activations: %g are the first %" PRId64
+                                " blocks, which all need recompute = full, and block %" PRId64
+                                " has another: set recompute = full and smaller recompute_none and recompute_light, or "
+                                "a smaller share",
+                                o->model.offload_activations, n, block);
+    return ZERO_OK;
+}
+
 /* Checks that the blocks' products have extents that GPUs can multiply in fp8. */
 static zero_status_t check_fp8(const options_t *o)
 {
@@ -365,6 +386,7 @@ zero_status_t options_resolve(options_t *options, int world_size)
     ZERO_TRY(resolve_batch(&resolved, world_size));
     ZERO_TRY(check_sizes(&resolved));
     ZERO_TRY(check_recompute(&resolved));
+    ZERO_TRY(check_offload_activations(&resolved));
     ZERO_TRY(check_fp8(&resolved));
     ZERO_TRY(resolve_schedule(&resolved));
     ZERO_TRY(check_groups(&resolved, world_size));

@@ -124,6 +124,8 @@ const option_row_t option_rows[] = {
     INTEGER(model, recompute_none, "0", 0, 10000, NULL, "Blocks, the last ones, that recompute nothing."),
     INTEGER(model, recompute_light, "0", 0, 10000, NULL,
         "Blocks, before those, that recompute cheap operations at most."),
+    REAL(model, offload_activations, "0", 0.0, 1.0, NULL,
+        "GPUs: share of the blocks, the first ones, whose input is in host memory; recompute = full."),
 
     TEXT(data, train, NULL, false, "Files to train on, separated by commas. Required."),
     TEXT(data, val, "", true, "Files to evaluate on, separated by commas. Empty: no evaluation."),

@@ -18,15 +18,15 @@ bool plan_hosts_are_equal(const plan_report_t *report)
 plan_pcie_t plan_pcie(const plan_report_t *report, int stage)
 {
     const options_t *o = report->options;
-    uint64_t pinned = report->least[stage].pinned_bytes;
-    if (pinned == 0)
-        return (plan_pcie_t){0};
-    if (o->zero.offload_update != ZERO_OFFLOAD_UPDATE_HOST) /* all of the state, there and back */
-        return (plan_pcie_t){.to_gpu = pinned, .to_host = pinned};
+    const uint64_t n_micro_steps = options_are_forward_only(o) ? 0 : (uint64_t)options_micro_steps(o, report->ranks.n);
+    const uint64_t activations = report->stash_bytes * n_micro_steps, /* there and back in each */
+        state = report->least[stage].pinned_bytes - report->stash_bytes;
+    if (state == 0 || o->zero.offload_update != ZERO_OFFLOAD_UPDATE_HOST) /* all of the state, there and back */
+        return (plan_pcie_t){.to_gpu = state + activations, .to_host = state + activations};
     double ratio = o->zero.offload_ratio == (double)ZERO_OFFLOAD_AUTO ? 1.0 : o->zero.offload_ratio;
     uint64_t n_elems = (uint64_t)(ratio * (double)report->n_params / (double)report->ranks.n);
-    return (plan_pcie_t){.to_gpu = n_elems * zero_dtype_size((zero_dtype_t)o->train.precision),
-                         .to_host = n_elems * sizeof(float)};
+    return (plan_pcie_t){.to_gpu = n_elems * zero_dtype_size((zero_dtype_t)o->train.precision) + activations,
+                         .to_host = n_elems * sizeof(float) + activations};
 }
 
 uint64_t plan_save_copy_bytes(const plan_report_t *report)
@@ -69,7 +69,7 @@ static void print_memory(const plan_report_t *report)
     char set[24] = "auto";
     if (options->zero.stage != STAGE_AUTO)
         snprintf(set, sizeof set, "%lld", (long long)options->zero.stage);
-    bool on_gpus = options->device.type != ZERO_DEVICE_CPU, hosts = plans[1].pinned_bytes > 0;
+    bool on_gpus = options->device.type != ZERO_DEVICE_CPU, hosts = plans[1].pinned_bytes > report->stash_bytes;
     printf("bytes held by each of %d rank%s, %.2fM parameters, %s, on %s; [zero] stage is %s%s\n", report->ranks.n,
            report->ranks.n == 1 ? "" : "s", (double)report->n_params * 1e-6,
            zero_dtype_name((zero_dtype_t)options->train.precision), on_gpus ? "GPUs" : "the CPU", set,
@@ -84,7 +84,7 @@ static void print_memory(const plan_report_t *report)
     print_row("total", plans, zero_memory_total);
     if (on_gpus)
         printf("plus CUDA, its libraries and graphs: about 590000000 (seen on H200s)\n");
-    if (options->zero.offload == OFFLOAD_OPTIMIZER && hosts)
+    if (plans[1].pinned_bytes > 0)
         print_row("pinned host memory", plans, pinned_bytes);
     if (options->zero.offload_ratio == (double)ZERO_OFFLOAD_AUTO && hosts) {
         print_row("total, no offload", report->without, zero_memory_total);

@@ -108,6 +108,7 @@ static const struct setting {
     {"model", "recompute", "none", {"none", "light", "full", "auto"}, {"some", "true"}},
     {"model", "recompute_none", "0", {"0", "12"}, {"-1", "some"}},
     {"model", "recompute_light", "0", {"0", "12"}, {"-1", "some"}},
+    {"model", "offload_activations", "0", {"0", "0.5", "1"}, {"-0.1", "1.5", "auto"}},
     {"data", "train", NULL, {"a.txt", "a.bin,b.bin"}, {""}},
     {"data", "val", "", {"", "v.txt"}, {NULL}},
     {"data", "format", "auto", {"auto", "text", "llmc", "uint32"}, {"bin", "json"}},
