@@ -77,6 +77,7 @@ module zero
         logical(c_bool) :: check, forward_only
         integer(c_int8_t) :: unused(2)
         real(c_float) :: offload_params
+        integer(c_size_t) :: user_pinned_bytes
         integer(c_int8_t) :: reserved(8)
     end type
 

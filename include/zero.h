@@ -295,8 +295,8 @@ typedef enum zero_optimizer {
 typedef struct zero_own_optimizer zero_own_optimizer_t; /* see An optimizer of your own */
 typedef struct zero_hooks zero_hooks_t;                 /* see Hooks */
 
-/* How an engine works. All ranks must have the same values, except offload_threads, offload_ram, user_bytes and check.
- * Start from zero_config_default. */
+/* How an engine works. All ranks must have the same values, except offload_threads, offload_ram, user_bytes,
+ * user_pinned_bytes and check. Start from zero_config_default. */
 typedef struct zero_config {
     size_t struct_size; /* sizeof(zero_config_t) in this header: zero_config_default sets it */
     int stage;          /* 0..3 */
@@ -383,6 +383,9 @@ typedef struct zero_config {
      * only units whose state is offloaded, too, are taken: state costs less to move. Not with gather_fp8 or groups of
      * shard_group. Ignored on the CPU. */
     float offload_params;
+    /* Bytes of pinned host memory that zero_stash_create will ask for in all: the host must have room for them beside
+     * offload's, within offload_ram. Ignored on the CPU. */
+    size_t user_pinned_bytes;
     uint8_t reserved[8];
 } zero_config_t;
 
@@ -509,7 +512,8 @@ typedef struct zero_step_result {
      * offloaded. Inside a pass a wait counts from the end of a unit's compute, so your own work between two units is
      * included if what it waits for takes longer. */
     double exposed_comm_ms, exposed_host_ms;
-    uint64_t pcie_bytes; /* that offload copied between GPU and host memory since the previous step, both ways */
+    /* That offload and stashes copied between GPU and host memory since the previous step, both ways. */
+    uint64_t pcie_bytes;
     uint64_t reserved[2];
 } zero_step_result_t;
 
@@ -1042,7 +1046,7 @@ ZERO_API const char *zero_memory_name(zero_memory_category_t category); /* such 
 typedef struct zero_memory {
     uint64_t
         bytes[ZERO_MEMORY_MAX_CATEGORIES]; /* on the rank's device: GPU memory, or host memory if that is the CPU */
-    uint64_t pinned_bytes;                 /* of host memory beside a GPU, for offload */
+    uint64_t pinned_bytes;                 /* of host memory beside a GPU, for offload and stashes */
     uint64_t reserved[3];
 } zero_memory_t;
 
@@ -1063,9 +1067,9 @@ ZERO_API zero_status_t zero_plan(const zero_model_t *model, const zero_config_t 
 /* The bytes of parameters and gradients that a rank moves in one step of training. Not counted: headers of the network,
  * and the few small messages by which ranks wait for each other. */
 typedef struct zero_traffic {
-    uint64_t local_bytes;    /* from ranks of its own host, over NVLink, PCIe or shared memory */
-    uint64_t received_bytes; /* from other hosts, over the network */
-    uint64_t sent_bytes;     /* to other hosts */
+    uint64_t local_bytes;                 /* from ranks of its own host, over NVLink, PCIe or shared memory */
+    uint64_t received_bytes;              /* from other hosts, over the network */
+    uint64_t sent_bytes;                  /* to other hosts */
     uint64_t to_gpu_bytes, to_host_bytes; /* between a GPU and its host's memory: what is offloaded */
     uint64_t reserved[3];
 } zero_traffic_t;
@@ -1080,11 +1084,11 @@ typedef struct zero_traffic {
  *     all stages   G (N - 1) / N in each micro-step; 0-1 once in a step without reduce_every_micro_step
  *
  * and less than 1 KiB a rank beside. Gradients of offloaded units that find idle activations do not leave the GPU, and
- * are then fewer to_gpu_bytes and to_host_bytes than planned. For groups see docs/design.md. What ranks gather from another host crosses the
- * network once: each of a host's l ranks receives one l-th of it, and gets the rest from the others. Not so on the CPU
- * if kind is ZERO_COMM_MPI, nor between GPUs if hosts have unequal parts of the gather, or kind is ZERO_COMM_NCCL: then
- * NCCL passes what all ranks gather around rings, and every slice but one enters each host, even those that its own
- * ranks hold. */
+ * are then fewer to_gpu_bytes and to_host_bytes than planned. For groups see docs/design.md. What ranks gather from
+ * another host crosses the network once: each of a host's l ranks receives one l-th of it, and gets the rest from the
+ * others. Not so on the CPU if kind is ZERO_COMM_MPI, nor between GPUs if hosts have unequal parts of the gather, or
+ * kind is ZERO_COMM_NCCL: then NCCL passes what all ranks gather around rings, and every slice but one enters each
+ * host, even those that its own ranks hold. */
 ZERO_API zero_status_t zero_plan_traffic(const zero_model_t *model, const zero_config_t *config,
                                          zero_device_type_t device, zero_comm_kind_t kind, int world_size,
                                          const int *hosts, zero_traffic_t *traffic);
@@ -1093,7 +1097,7 @@ ZERO_API zero_status_t zero_plan_traffic(const zero_model_t *model, const zero_c
 typedef struct zero_solve_limits {
     bool stage, keep, offload_ratio, shard_group; /* those that are true are chosen; the others stay as configured */
     uint64_t device_bytes;                        /* of its device that each rank may take, with config->user_bytes */
-    uint64_t pinned_bytes;                        /* of host memory beside a GPU that each rank may take */
+    uint64_t pinned_bytes; /* of host memory beside a GPU that each rank may take, with config->user_pinned_bytes */
     /* Bytes a second that a rank receives from ranks of its own host and from other hosts, and that offload copies to
      * the GPU and back at once. Above 0. */
     double local_rate, network_rate, pcie_rate;
@@ -1133,6 +1137,46 @@ ZERO_API zero_status_t zero_alloc(zero_engine_t *engine, zero_memory_category_t 
 ZERO_API zero_status_t zero_alloc_activations(zero_engine_t *engine, zero_unit_t first, zero_unit_t last,
                                               size_t n_bytes, void **data);
 
+/* A stash: buffers that wait in host memory from a forward pass to its backward pass, such as the inputs of layers that
+ * recompute their activations. On GPUs they take turns in n_slots pieces of device memory, buffer i always in the same
+ * one. It leaves for pinned host memory behind forward and comes back ahead of its use in backward, through copy
+ * engines. The last n_slots buffers stay where they are. In each micro-step, with n buffers:
+ *
+ *     for i = 0 .. n - 1:                                 forward
+ *         zero_stash_begin_write(stash, i, stream);       ... compute that writes zero_stash_buffer(stash, i) ...
+ *         zero_stash_end_write(stash, i, stream);
+ *     for i = n - 1 .. 0:                                 backward
+ *         zero_stash_begin_read(stash, i, stream);        ... compute that reads it, and may write it ...
+ *         zero_stash_end_read(stash, i, stream);
+ *
+ * Compute waits in the begin calls: until what the slot held has left, or until the buffer is back. Results tell for
+ * how long (exposed_host_ms). With n_slots = 3, a copy has as long as it takes to compute two buffers. The copies run
+ * in streams of their own, behind what they copy in `stream`. Use one stream for all calls.
+ *
+ * A pass may end anywhere, cancelled for example: write 0 begins the next one. A pass without backward, as in
+ * evaluation, may use the slots without any of these calls if the pass before made all of them or was cancelled. On the
+ * CPU each buffer has memory of its own and nothing is copied; the calls check their order. */
+typedef struct zero_stash zero_stash_t;
+
+/* Takes memory for n_buffers buffers of buffer_bytes each, which begin at multiples of 256 bytes. Device memory counts
+ * as ZERO_MEMORY_ACTIVATIONS, host memory as pinned_bytes. The latter must be announced in zero_config_t's
+ * user_pinned_bytes: ZERO_ERROR_MEMORY otherwise. The engine owns the stash and frees it when it is destroyed. Only
+ * before the first zero_begin, with the same numbers on every rank. [collective] */
+ZERO_API zero_status_t zero_stash_create(zero_engine_t *engine, int n_buffers, size_t buffer_bytes, int n_slots,
+                                         zero_stash_t **stash);
+/* Adds to *memory what that takes on a device of this type (resolved, as for zero_plan), for user_bytes and
+ * user_pinned_bytes. */
+ZERO_API zero_status_t zero_stash_plan(zero_device_type_t device, int n_buffers, size_t buffer_bytes, int n_slots,
+                                       zero_memory_t *memory);
+/* Returns the address of a buffer's slot in device memory: always the same. NULL if there is no such buffer. */
+ZERO_API void *zero_stash_buffer(const zero_stash_t *stash, int buffer);
+/* Each returns ZERO_ERROR_ORDER, and says which call comes now, if it is not this one's turn. Behind its read a
+ * buffer's content is undefined. */
+ZERO_API zero_status_t zero_stash_begin_write(zero_stash_t *stash, int buffer, zero_stream_t stream);
+ZERO_API zero_status_t zero_stash_end_write(zero_stash_t *stash, int buffer, zero_stream_t stream);
+ZERO_API zero_status_t zero_stash_begin_read(zero_stash_t *stash, int buffer, zero_stream_t stream);
+ZERO_API zero_status_t zero_stash_end_read(zero_stash_t *stash, int buffer, zero_stream_t stream);
+
 /* Returns what the engine holds now, by its own counters. */
 ZERO_API zero_memory_t zero_engine_memory(const zero_engine_t *engine);
 
@@ -1144,7 +1188,7 @@ typedef struct zero_stats {
     uint64_t n_reduces, reduced_bytes;    /* units reduced, and the bytes of gradients that came from other ranks */
     uint64_t n_gathers_avoided;           /* acquires that found the unit still resident */
     double exposed_comm_ms;               /* sum of the results' exposed_comm_ms */
-    uint64_t to_gpu_bytes, to_host_bytes; /* that offload copied, when they were queued */
+    uint64_t to_gpu_bytes, to_host_bytes; /* that offload and stashes copied, when they were queued */
     uint64_t reserved[6];
 } zero_stats_t;
 ZERO_API zero_stats_t zero_engine_stats(const zero_engine_t *engine);
@@ -1325,7 +1369,7 @@ ZERO_API const char *zero_phase_name(zero_phase_t phase); /* such as "forward" *
     X(REDUCE, "reduce", "slices of gradients that have not come, or that do not overlap compute")                      \
     X(READERS, "readers", "peers that still read the buffer that is to be written")                                    \
     X(RANKS, "ranks", "the slowest rank, where all ranks meet: at the norm, and when new parameters are ready")        \
-    X(OFFLOAD, "offload", "copies and updates of state in host memory")
+    X(OFFLOAD, "offload", "copies and updates of what is in host memory")
 
 typedef enum zero_wait {
 #define ZERO_WAIT_ENUM(name, text, what) ZERO_WAIT_##name,

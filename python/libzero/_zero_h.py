@@ -41,7 +41,7 @@ class Config(ctypes.Structure):
                 ("offload_update", c_int), ("offload_buffer_bytes", c_size_t), ("offload_threads", c_int),
                 ("offload_ram", c_float), ("staging_bytes", c_size_t), ("user_bytes", c_size_t), ("check", c_bool),
                 ("forward_only", c_bool), ("unused", c_uint8 * 2), ("offload_params", c_float),
-                ("reserved", c_uint8 * 8)]
+                ("user_pinned_bytes", c_size_t), ("reserved", c_uint8 * 8)]
 
     @classmethod
     def default(cls, **settings):

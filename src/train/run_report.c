@@ -193,6 +193,28 @@ static void report_bits(const run_t *run)
                model_bits_depend_on_threads() ? ": on this CPU the last bits of results depend on it" : "");
 }
 
+/* Says what of a rank is in pinned host memory. */
+static void report_offload(const run_t *run, const zero_memory_t *held)
+{
+    const options_t *o = run->session.options;
+    const bool on_cpu = zero_device_get_type(run->session.device) == ZERO_DEVICE_CPU;
+    const bool offloads = o->zero.offload != OFFLOAD_NONE;
+    const char *params = o->zero.offload == OFFLOAD_ALL ? " and of parameters" : "";
+    const uint64_t inputs = run->session.model.pinned_bytes, state = held->pinned_bytes - inputs;
+    if (offloads && state > 0)
+        report("%.1f MiB of AdamW's state and gradients%s are in pinned host memory", (double)state / 1048576.0,
+               params);
+    else if (offloads && on_cpu)
+        report("[zero] offload changes nothing here: on the CPU all is in host memory");
+    else if (offloads)
+        report("[zero] offload: nothing is offloaded, all of AdamW's state is on the GPUs");
+    if (inputs > 0)
+        report("%.1f MiB of the first %lld layers' inputs are in pinned host memory", (double)inputs / 1048576.0,
+               (long long)options_offloaded_blocks(&o->model));
+    else if (o->model.offload_activations > 0.0 && on_cpu)
+        report("[model] offload_activations changes nothing here: on the CPU activations are in host memory");
+}
+
 void run_report_start(const run_t *run)
 {
     const options_t *o = run->session.options;
@@ -210,13 +232,7 @@ void run_report_start(const run_t *run)
     if (o->train.fp8 != FP8_NONE)
         report("fp8: the 4 matrices of each layer, %s; all else is computed in bf16",
                o->train.fp8 == FP8_LINEAR ? "forward and both gradients" : "forward and the gradient of their input");
-    if (o->zero.offload != OFFLOAD_NONE && held.pinned_bytes > 0)
-        report("%.1f MiB of AdamW's state and gradients%s are in pinned host memory",
-               (double)held.pinned_bytes / 1048576.0, o->zero.offload == OFFLOAD_ALL ? " and of parameters" : "");
-    else if (o->zero.offload != OFFLOAD_NONE && zero_device_get_type(run->session.device) == ZERO_DEVICE_CPU)
-        report("[zero] offload changes nothing here: on the CPU all is in host memory");
-    else if (o->zero.offload != OFFLOAD_NONE)
-        report("[zero] offload: nothing is offloaded, all of AdamW's state is on the GPUs");
+    report_offload(run, &held);
     report_stage_3(o);
     report_bits(run);
     if (!run_has_steps(run)) {

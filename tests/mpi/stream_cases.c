@@ -10,21 +10,21 @@
  * host) threads=0 (of the host's update) buffer=4096 (offload_buffer_bytes; 0: its default) pins=1 (memory can be
  * pinned) available=BYTES (that the device reports) nccl=0 (nccl_reduction) nan_at=0 (the step) activations=0 (bytes a
  * unit keeps from its forward to its backward) spans=0 (units by which their declared span is longer than needed, at
- * most, on either side) asks=0 (1: the state is read after every third step and set after every fifth, while steps are
- * under way) rows=61 (of the embedding's table) untied=0 (1: the head has a table of its own) staging=0 (staging_bytes;
- * 0: its default) comm=auto (or mpi, for all runs and before their other keys) hosts=HOW (likewise: makes several hosts
- * of this one, tests/mpi/host_ids.h) seed=1 delay_us=300 slow_gathers=0 (times as late as other work) fault=0
- * (async_fault_t) trace=0 blocks=5 (units between the embedding and the head) calls=0 (1: also prints the last step's
- * driver calls) check=0 (config.check) late=1 (0: each step is waited for before the next begins) idle_ms=0 (for which
- * the host leaves the device idle after an evaluation, which must not count as a wait) keep=0 (config.keep) lookup=0
- * (1: the first unit's backward reads no parameters) frozen=0 (1: some matrices and a whole block are) whole=0 (a bit
- * for each unit that is frozen as a whole) unshard=1 (0: and says so: zero_model_set_unshard_in_backward) gathers=0
- * (how many the first pass makes; 0: any) hooks=0 (1: noise is added to reduced gradients, by work that takes its time
- * in the stream; 2: weights are pushed behind their update, too) schedule=0 (1: tensors have settings of their own,
- * which change from step to step) cancels=0 (1: before every step passes are begun that are cancelled, anywhere)
- * created=0 (the micro-steps that the engine is created with, before zero_set_micro_steps; 0: micro_steps) loses=0 (1:
- * at the end a peer seems lost, with work under way) load= (a directory of checkpoints, from whose latest the run
- * continues) save= (one to write to after the steps)
+ * most, on either side) slots=0 (in which what units keep takes turns: zero_stash_create) asks=0 (1: the state is read
+ * after every third step and set after every fifth, while steps are under way) rows=61 (of the embedding's table)
+ * untied=0 (1: the head has a table of its own) staging=0 (staging_bytes; 0: its default) comm=auto (or mpi, for all
+ * runs and before their other keys) hosts=HOW (likewise: makes several hosts of this one, tests/mpi/host_ids.h) seed=1
+ * delay_us=300 slow_gathers=0 (times as late as other work) fault=0 (async_fault_t) trace=0 blocks=5 (units between the
+ * embedding and the head) calls=0 (1: also prints the last step's driver calls) check=0 (config.check) late=1 (0: each
+ * step is waited for before the next begins) idle_ms=0 (for which the host leaves the device idle after an evaluation,
+ * which must not count as a wait) keep=0 (config.keep) lookup=0 (1: the first unit's backward reads no parameters)
+ * frozen=0 (1: some matrices and a whole block are) whole=0 (a bit for each unit that is frozen as a whole) unshard=1
+ * (0: and says so: zero_model_set_unshard_in_backward) gathers=0 (how many the first pass makes; 0: any) hooks=0 (1:
+ * noise is added to reduced gradients, by work that takes its time in the stream; 2: weights are pushed behind their
+ * update, too) schedule=0 (1: tensors have settings of their own, which change from step to step) cancels=0 (1: before
+ * every step passes are begun that are cancelled, anywhere) created=0 (the micro-steps that the engine is created with,
+ * before zero_set_micro_steps; 0: micro_steps) loses=0 (1: at the end a peer seems lost, with work under way) load= (a
+ * directory of checkpoints, from whose latest the run continues) save= (one to write to after the steps)
  *
  * Trains a toy whose forward reads every parameter and whose backward reads them again and writes every gradient, all
  * queued in a compute stream, with two steps under way at a time by default. Each compute item takes a while between
@@ -121,17 +121,28 @@ static void acquire(run_t *run, zero_unit_t unit, bool is_backward)
     run->n_acquired += (uint64_t)has_own + shares;
 }
 
+/* Acquires a unit and computes it. In a pass without backward, what it keeps is not kept. */
+static void compute_unit(run_t *run, zero_pass_t kind, zero_unit_t unit, int64_t step, int micro_step, bool is_backward,
+                         uint64_t *hash)
+{
+    zero_stash_t *stash = kind == ZERO_PASS_TRAIN ? run->stash : NULL;
+    if (stash)
+        OK((is_backward ? zero_stash_begin_read : zero_stash_begin_write)(stash, unit, run->stream));
+    acquire(run, unit, is_backward);
+    use_unit(run, unit, step, micro_step, is_backward, hash);
+    if (stash)
+        OK((is_backward ? zero_stash_end_read : zero_stash_end_write)(stash, unit, run->stream));
+}
+
 static void pass(run_t *run, zero_pass_t kind, int64_t step, int micro_step, uint64_t *hash)
 {
     OK(zero_begin(run->engine, kind, run->stream));
     for (zero_unit_t u = 0; u < run->toy.n_units; u++) {
-        acquire(run, u, false);
-        use_unit(run, u, step, micro_step, false, hash);
+        compute_unit(run, kind, u, step, micro_step, false, hash);
         OK(zero_release(run->engine, u, run->stream));
     }
     for (zero_unit_t u = run->toy.n_units - 1; u >= 0 && kind == ZERO_PASS_TRAIN; u--) {
-        acquire(run, u, true);
-        use_unit(run, u, step, micro_step, true, NULL);
+        compute_unit(run, kind, u, step, micro_step, true, NULL);
         OK(zero_grad_ready(run->engine, u, run->stream));
     }
     check_stats(run);
@@ -147,8 +158,7 @@ static void begin_pass(run_t *run, zero_pass_t kind, int64_t step, int micro_ste
         const bool is_backward = position >= n_units;
         zero_unit_t unit = is_backward ? 2 * n_units - 1 - position : position;
         if (call % 2 == 0) {
-            acquire(run, unit, is_backward);
-            use_unit(run, unit, step, micro_step, is_backward, NULL);
+            compute_unit(run, kind, unit, step, micro_step, is_backward, NULL);
         } else {
             OK(is_backward ? zero_grad_ready(run->engine, unit, run->stream)
                            : zero_release(run->engine, unit, run->stream));
@@ -500,11 +510,45 @@ static void create_device(run_t *run)
         OK(zero_device_create(ZERO_DEVICE_CPU, run->comm, &run->device));
 }
 
+/* Adds what waits in host memory, as planned for the device that the asynchronous one is like. */
+static void plan_stash(const settings_t *s, int n_units, zero_memory_t *memory)
+{
+    if (s->slots > 0)
+        OK(zero_stash_plan(s->is_async ? ZERO_DEVICE_CUDA : ZERO_DEVICE_CPU, n_units, (size_t)s->activations, s->slots,
+                           memory));
+}
+
+/* With slots, in memory in which units take turns; else in memory of each unit's own. */
+static void take_activations(run_t *run)
+{
+    const settings_t *s = run->s;
+    zero_memory_t stash = zero_engine_memory(run->engine), held;
+    if (s->is_async && s->slots > 0)
+        async_expect_stash();
+    if (s->slots > 0) {
+        OK(zero_stash_create(run->engine, run->toy.n_units, (size_t)s->activations, s->slots, &run->stash));
+        plan_stash(s, run->toy.n_units, &stash);
+        held = zero_engine_memory(run->engine);
+        CHECK(memcmp(&stash, &held, sizeof held) == 0, "%llu bytes held, %llu on the host",
+              (unsigned long long)zero_memory_total(&held), (unsigned long long)held.pinned_bytes);
+    }
+    for (zero_unit_t u = 0; u < run->toy.n_units && s->activations > 0; u++) {
+        void *kept = zero_stash_buffer(run->stash, u);
+        if (!run->stash)
+            OK(zero_alloc_activations(run->engine, earlier(u, 7 * u % (s->spans + 1)),
+                                      earlier(u, 5 * u % (s->spans + 1)), (size_t)s->activations, &kept));
+        run->kept[u] = kept;
+    }
+}
+
 static run_t open_run(const settings_t *s, zero_comm_t *comm)
 {
     run_t run = {.s = s, .comm = comm, .toy = toy_create(s), .hash = UINT64_C(1469598103934665603)};
     zero_config_t config = make_config(s);
     void *loss;
+    zero_memory_t stash = {0};
+    plan_stash(s, run.toy.n_units, &stash);
+    config.user_pinned_bytes = stash.pinned_bytes;
     run.seed = (uint64_t)(s->seed * 100 + zero_comm_rank(comm));
     create_device(&run);
     OK(zero_engine_create(comm, run.device, run.toy.model, &config, &run.engine));
@@ -517,12 +561,7 @@ static run_t open_run(const settings_t *s, zero_comm_t *comm)
         async_compute_in(run.stream);
     OK(zero_alloc(run.engine, ZERO_MEMORY_DATA, sizeof *run.loss, &loss));
     run.loss = loss;
-    for (zero_unit_t u = 0; u < run.toy.n_units && s->activations > 0; u++) {
-        void *kept;
-        OK(zero_alloc_activations(run.engine, earlier(u, 7 * u % (s->spans + 1)), earlier(u, 5 * u % (s->spans + 1)),
-                                  (size_t)s->activations, &kept));
-        run.kept[u] = kept;
-    }
+    take_activations(&run);
     OK(zero_init_parameters(run.engine));
     return run;
 }
@@ -613,6 +652,7 @@ static const setting_row_t setting_rows[] = {{"stage", offsetof(settings_t, stag
                                              {"buffer", offsetof(settings_t, buffer), NULL},
                                              {"activations", offsetof(settings_t, activations), NULL},
                                              {"spans", offsetof(settings_t, spans), NULL},
+                                             {"slots", offsetof(settings_t, slots), NULL},
                                              {"asks", offsetof(settings_t, asks), NULL},
                                              {"nccl", offsetof(settings_t, nccl), NULL},
                                              {"group", offsetof(settings_t, group), NULL},

@@ -17,7 +17,7 @@
 #include "tests/support/support.h"
 
 #define QUEUE_LENGTH 4096
-#define MAX_STREAMS 9
+#define MAX_STREAMS 11
 
 /* ---- streams ---- */
 
@@ -28,7 +28,16 @@ typedef struct task {
 
 /* The order in which the engine and the test make streams tells what they are for. Those of the transport have numbers
  * from FIRST_ASIDE on. */
-enum { DEFAULT_STREAM, GATHER_STREAM, REDUCE_STREAM, OUT_STREAM, UPDATE_STREAM, IN_STREAM, PARAM_STREAM, FIRST_ASIDE = 100 };
+enum {
+    DEFAULT_STREAM,
+    GATHER_STREAM,
+    REDUCE_STREAM,
+    OUT_STREAM,
+    UPDATE_STREAM,
+    IN_STREAM,
+    PARAM_STREAM,
+    FIRST_ASIDE = 100
+};
 
 typedef struct stream {
     int number;
@@ -50,8 +59,9 @@ static struct {
     async_options_t options;
     stream_t *streams[MAX_STREAMS], *asides[ZERO_N_LANES];
     int n_streams, n_asides;
-    bool joins, gathers; /* in the transport's creation, or its gather */
-    int compute;         /* the number of the stream that async_compute_in named */
+    bool joins, gathers;     /* in the transport's creation, or its gather */
+    int compute;             /* the number of the stream that async_compute_in named */
+    int stash_out, stash_in; /* of those that async_expect_stash announced; 0: none */
     uint64_t n_calls[ASYNC_N_CALLS];
     const struct async_event *grads_home; /* the first one of OUT_STREAM that IN_STREAM waited for */
 } the;
@@ -332,6 +342,14 @@ static bool is_left_out(int waiting, const async_event_t *event)
         return waiting == PARAM_STREAM && recorded_in == GATHER_STREAM;
     case ASYNC_GATHER_AHEAD_OF_FETCH:
         return waiting == GATHER_STREAM && recorded_in == PARAM_STREAM;
+    case ASYNC_STASH_AHEAD_OF_COMPUTE:
+        return waiting == the.stash_out;
+    case ASYNC_COMPUTE_AHEAD_OF_STASH:
+        return computes && recorded_in == the.stash_out;
+    case ASYNC_REFILL_AHEAD_OF_COMPUTE:
+        return waiting == the.stash_in;
+    case ASYNC_COMPUTE_AHEAD_OF_REFILL:
+        return computes && recorded_in == the.stash_in;
     case ASYNC_SEND_AHEAD_OF_WRITE:
         return waiting >= FIRST_ASIDE && event->follows != ASYNC_ENDS_IN_INNER_FENCE;
     case ASYNC_SUM_AHEAD_OF_RECEIVE:
@@ -348,6 +366,12 @@ static bool is_left_out(int waiting, const async_event_t *event)
 void async_compute_in(zero_stream_t stream)
 {
     the.compute = stream_of(stream)->number;
+}
+
+void async_expect_stash(void)
+{
+    the.stash_out = the.n_streams;
+    the.stash_in = the.n_streams + 1;
 }
 
 static zero_status_t stream_wait(zero_device_t *device, zero_stream_t stream, zero_event_t event)
@@ -490,6 +514,7 @@ zero_status_t async_device_create(const zero_comm_t *comm, const async_options_t
     the.options = *options;
     memset(the.n_calls, 0, sizeof the.n_calls);
     the.grads_home = NULL;
+    the.stash_out = the.stash_in = 0;
     OK(zero_device_cpu_create(comm, &the.cpu));
     the.ops = *the.cpu->ops; /* memory */
     the.ops.name = "async";

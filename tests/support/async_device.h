@@ -40,6 +40,11 @@ typedef enum async_fault {
     ASYNC_PARAMS_AHEAD_OF_STORE, /* they are fetched before the update has stored them */
     ASYNC_FETCH_AHEAD_OF_PEERS,  /* a shard is fetched over one that peers still gather */
     ASYNC_GATHER_AHEAD_OF_FETCH, /* it is gathered before it has been fetched */
+    /* stashed buffers: */
+    ASYNC_STASH_AHEAD_OF_COMPUTE,  /* a buffer is copied to the host before it is written */
+    ASYNC_COMPUTE_AHEAD_OF_STASH,  /* its slot is overwritten before it has been copied */
+    ASYNC_REFILL_AHEAD_OF_COMPUTE, /* a slot is filled again before it has been read */
+    ASYNC_COMPUTE_AHEAD_OF_REFILL, /* it is read before it is filled */
     /* rails between hosts: */
     ASYNC_SEND_AHEAD_OF_WRITE,   /* bytes are sent before they are written */
     ASYNC_SUM_AHEAD_OF_RECEIVE,  /* sums start before other hosts' slices have arrived */
@@ -84,6 +89,9 @@ const char *async_call_name(async_call_t call);
 
 /* Makes `stream` the one that the test computes in. Call it after the engine has created its own. */
 void async_compute_in(zero_stream_t stream);
+
+/* Says that the next two streams that are made copy stashed buffers, out and in. */
+void async_expect_stash(void);
 
 /* Queues work of the caller's own: run(args), args copied (n_bytes at most ASYNC_ARGS_BYTES). stream NULL is a stream
  * too. */

@@ -26,6 +26,7 @@ static const struct {
     {"model", "recompute", CHANGE_FREE},
     {"model", "recompute_none", CHANGE_FREE},
     {"model", "recompute_light", CHANGE_FREE},
+    {"model", "offload_activations", CHANGE_FREE},
     {"model", NULL, CHANGE_REFUSED},
     {"data", "format", CHANGE_FREE}, /* its effect is compared, as the number of tokens */
     {"data", NULL, CHANGE_REPORTED},

@@ -100,6 +100,15 @@ static void allocate_shared(const model_t *model, activations_t *a, layer_activa
         allocate_outputs(model, a, one_normed, shared);
 }
 
+/* Takes the stash in which the inputs of the first blocks wait, if the options ask for it. */
+static void allocate_stash(const model_t *model, activations_t *a)
+{
+    const arch_sizes_t s = arch_largest_sizes(model);
+    const int n = (int)options_offloaded_blocks(&model->options->model);
+    if (n > 0)
+        activations_stash(a, (zero_device_type_t)model->options->device.type, n, s.R * s.C, s.element_bytes);
+}
+
 /* What attention reads where heads are normalized: each layer has its own if recompute is none. */
 static void *allocate_normed_qkv(const model_t *model, activations_t *a)
 {
@@ -111,6 +120,7 @@ void arch_allocate_layers(const model_t *model, activations_t *a, bool normalize
 {
     arch_sizes_t s = arch_largest_sizes(model);
     layer_activations_t shared = {0}; /* by all layers that recompute */
+    allocate_stash(model, a);
     allocate_shared(model, a, &shared);
     if (normalizes_heads && any_recomputes(model))
         shared.normed_qkv = allocate_normed_qkv(model, a);
@@ -120,7 +130,9 @@ void arch_allocate_layers(const model_t *model, activations_t *a, bool normalize
         *layer = shared;
         /* The embedding writes the first x. */
         activations_set_lifetime(a, l == 0 ? 0 : unit_of(l), unit_of(l));
-        layer->x = activations_alloc(a, s.R * s.C, s.element_bytes);
+        layer->x = l < options_offloaded_blocks(&model->options->model)
+                       ? zero_stash_buffer(a->stash, l)
+                       : activations_alloc(a, s.R * s.C, s.element_bytes);
         activations_set_lifetime(a, unit_of(l), unit_of(l));
         if (options_block_recompute(&model->options->model, l) != RECOMPUTE_FULL)
             allocate_inputs(model, a, layer);

@@ -73,7 +73,7 @@ float arch_residual_std(const model_t *model);
 
 /* One layer's activations. They have the device's activation dtype, except for the fp32 statistics. */
 struct layer_activations {
-    void *x;              /* [R, C] the block's input */
+    void *x;              /* [R, C] the block's input; of the first blocks it may wait in the model's stash */
     void *normed1;        /* [R, C] */
     void *qkv;            /* [R, qkv] */
     void *normed_qkv;     /* [R, qkv] with heads normalized and rotated; NULL if qkv itself is rotated */

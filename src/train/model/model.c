@@ -93,6 +93,7 @@ void model_plan(const model_t *model, zero_memory_t *memory)
     activations_t counter = {0};
     model->ops->allocate(model, &counter);
     memory->bytes[ZERO_MEMORY_ACTIVATIONS] += counter.n_bytes + cache_bytes(model);
+    memory->pinned_bytes += counter.pinned_bytes;
     memory->bytes[ZERO_MEMORY_WORKSPACE] += model->kernels->workspace_bytes(&sizes);
     memory->bytes[ZERO_MEMORY_DATA] +=
         n_batch_arrays(model) * batch_bytes(model) + sizeof(double) + sizes.vocab_size * sizeof(float);
@@ -143,6 +144,8 @@ zero_status_t model_attach(model_t *model, zero_device_t *device, zero_engine_t 
         ZERO_TRY(cuda_graphs_create(model->kernels, zero_model_n_units(model->declaration), &model->graphs));
     model->ops->allocate(model, &activations);
     ZERO_TRY(activations.status);
+    model->stash = activations.stash;
+    model->pinned_bytes = activations.pinned_bytes;
     if (cache_bytes(model) > 0)
         ZERO_TRY(zero_alloc(engine, ZERO_MEMORY_ACTIVATIONS, cache_bytes(model), &model->cache));
     return fp8_attach(model, n_in_flight);
@@ -225,6 +228,7 @@ zero_status_t session_create_engine(session_t *session, int64_t n_in_flight)
     zero_config_t config = options_config(session->options, zero_comm_size(session->comm));
     model_plan(&session->model, &user);
     config.user_bytes = zero_memory_total(&user);
+    config.user_pinned_bytes = user.pinned_bytes;
     ZERO_TRY(zero_engine_create(session->comm, session->device, session->model.declaration, &config, &session->engine));
     return zero_comm_agree(session->comm, model_attach(&session->model, session->device, session->engine, n_in_flight));
 }

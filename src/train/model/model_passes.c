@@ -37,13 +37,51 @@ static zero_status_t compute(model_t *model, zero_unit_t unit, zero_status_t (*f
     return fn(model, unit);
 }
 
+/* ---- stash ---- */
+/* A training pass stashes the inputs of the first layers. The first one is written by the embedding's forward, each
+ * other one by its own layer's. */
+
+static bool is_stashed(const model_t *model, int layer)
+{
+    return model->pass == MODEL_TRAIN && zero_stash_buffer(model->stash, layer) != NULL;
+}
+
+static zero_status_t begin_write(model_t *model, zero_unit_t unit)
+{
+    const int layer = unit == 0 ? 0 : unit - 1;
+    return unit != 1 && is_stashed(model, layer) ? zero_stash_begin_write(model->stash, layer, model->ctx.stream)
+                                                 : ZERO_OK;
+}
+
+static zero_status_t end_write(model_t *model, zero_unit_t unit)
+{
+    const int layer = unit - 1;
+    return is_stashed(model, layer) ? zero_stash_end_write(model->stash, layer, model->ctx.stream) : ZERO_OK;
+}
+
+static zero_status_t begin_read(model_t *model, zero_unit_t unit)
+{
+    const int layer = unit - 1;
+    return is_stashed(model, layer) ? zero_stash_begin_read(model->stash, layer, model->ctx.stream) : ZERO_OK;
+}
+
+static zero_status_t end_read(model_t *model, zero_unit_t unit)
+{
+    const int layer = unit - 1;
+    return is_stashed(model, layer) ? zero_stash_end_read(model->stash, layer, model->ctx.stream) : ZERO_OK;
+}
+
+/* ---- passes ---- */
+
 static zero_status_t forward(model_t *model, zero_pass_t pass)
 {
     zero_stream_t stream = model->ctx.stream;
     ZERO_TRY(zero_begin(model->engine, pass, stream));
     for (zero_unit_t unit = 0; unit < zero_model_n_units(model->declaration); unit++) {
+        ZERO_TRY(begin_write(model, unit));
         ZERO_TRY(zero_acquire(model->engine, unit, stream));
         ZERO_TRY(compute(model, unit, model->ops->forward));
+        ZERO_TRY(end_write(model, unit));
         ZERO_TRY(zero_release(model->engine, unit, stream));
     }
     return ZERO_OK;
@@ -53,8 +91,10 @@ static zero_status_t backward(model_t *model)
 {
     zero_stream_t stream = model->ctx.stream;
     for (zero_unit_t unit = zero_model_n_units(model->declaration) - 1; unit >= 0; unit--) {
+        ZERO_TRY(begin_read(model, unit));
         ZERO_TRY(zero_acquire(model->engine, unit, stream));
         ZERO_TRY(compute(model, unit, model->ops->backward));
+        ZERO_TRY(end_read(model, unit));
         ZERO_TRY(zero_grad_ready(model->engine, unit, stream));
     }
     return ZERO_OK;

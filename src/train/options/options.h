@@ -69,6 +69,7 @@ typedef struct model_options {
     char tokenizer[OPTIONS_MAX_PATH];                  /* "": as init, or the checkpoint that is resumed */
     int recompute;                                     /* options_recompute_t */
     int64_t recompute_none, recompute_light;           /* of the last blocks, and of those before them; chosen */
+    double offload_activations;                        /* share of the blocks, the first ones */
 } model_options_t;
 
 /* Where tokens come from. */
@@ -206,6 +207,9 @@ bool options_generate(const options_t *options);
 
 /* Returns what backward recomputes of a block: less of the last ones, as recompute_none and recompute_light say. */
 options_recompute_t options_block_recompute(const model_options_t *model, int64_t block);
+
+/* Returns how many blocks' inputs wait in host memory: the first ones', as offload_activations says. */
+int64_t options_offloaded_blocks(const model_options_t *model);
 
 /* Returns the rows of a GPT-2's table of positions: seq_len, or more. */
 int64_t options_positions(const model_options_t *model);

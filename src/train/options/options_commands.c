@@ -98,6 +98,7 @@ static void leave_open(options_t *options)
     options->train.micro_batch = MICRO_BATCH_AUTO;
     options->zero.stage = STAGE_AUTO;
     options->model.recompute = RECOMPUTE_AUTO;
+    options->model.offload_activations = 0.0; /* which needs blocks that recompute everything */
 }
 
 void command_prepare(options_t *options)
@@ -117,6 +118,7 @@ static void set_text(char *field, const char *text)
 static void choose_forward(options_t *options)
 {
     options->model.recompute = RECOMPUTE_FULL;
+    options->model.offload_activations = 0.0;
     options->train.fp8 = FP8_NONE;
     options->train.eval_every = 0;
     options->zero.gather = GATHER_BF16;

@@ -86,6 +86,12 @@ options_recompute_t options_block_recompute(const model_options_t *model, int64_
     return (options_recompute_t)recompute;
 }
 
+int64_t options_offloaded_blocks(const model_options_t *model)
+{
+    const double rounding = 1e-9; /* of the product */
+    return (int64_t)ceil(model->offload_activations * (double)model->layers - rounding);
+}
+
 int64_t options_positions(const model_options_t *model)
 {
     return model->positions > model->seq_len ? model->positions : model->seq_len;
@@ -254,6 +260,20 @@ static zero_status_t check_sizes(const options_t *o)
     return ZERO_OK;
 }
 
+/* Blocks with less recomputation keep more than their input, and need it sooner than it could come back. */
+static zero_status_t check_offload_activations(const model_options_t *model)
+{
+    const int64_t n = options_offloaded_blocks(model);
+    for (int64_t block = 0; block < n; block++)
+        if (options_block_recompute(model, block) != RECOMPUTE_FULL)
+            return report_error(ZERO_ERROR_USAGE,
+                                "[model] offload_activations: %g are the first %" PRId64
+                                " blocks, which all need recompute = full, and block %" PRId64
+                                " has another: set recompute = full, or a smaller share",
+                                model->offload_activations, n, block);
+    return ZERO_OK;
+}
+
 /* Checks that the blocks' products have extents that GPUs can multiply in fp8. */
 static zero_status_t check_fp8(const options_t *o)
 {
@@ -392,6 +412,7 @@ zero_status_t options_resolve(options_t *options, int world_size)
     ZERO_TRY(resolve_model(&resolved.model));
     ZERO_TRY(resolve_batch(&resolved.train, world_size));
     ZERO_TRY(check_sizes(&resolved));
+    ZERO_TRY(check_offload_activations(&resolved.model));
     ZERO_TRY(check_fp8(&resolved));
     ZERO_TRY(resolve_offload(&resolved));
     ZERO_TRY(resolve_schedule(&resolved));

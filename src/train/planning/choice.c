@@ -134,9 +134,17 @@ static zero_status_t add_plan(fit_t *fit, const zero_memory_t *user, fit_point_t
     point->memory = *plan;
     for (int c = 0; c < ZERO_MEMORY_N_CATEGORIES; c++)
         point->memory.bytes[c] += user->bytes[c];
+    point->memory.pinned_bytes += user->pinned_bytes;
     point->bytes = zero_memory_total(&point->memory);
     point->fits = point->bytes <= fit->budget && point->memory.pinned_bytes <= fit->host_budget;
     return ZERO_OK;
+}
+
+bool fit_host_has_room(const fit_t *fit, const zero_memory_t *plan)
+{
+    zero_memory_t user = {0};
+    model_plan(&fit->model, &user);
+    return plan->pinned_bytes + user.pinned_bytes <= fit->host_budget;
 }
 
 zero_status_t fit_find_most_ratio(fit_t *fit, double *ratio)
@@ -145,13 +153,13 @@ zero_status_t fit_find_most_ratio(fit_t *fit, double *ratio)
     int fits = 0, above = FINE_RATIOS; /* what is not offloaded takes nothing */
     fit->options.zero.offload_ratio = *ratio = 1.0;
     ZERO_TRY(fit_plan_of(fit, &plan));
-    if (plan->pinned_bytes <= fit->host_budget)
+    if (fit_host_has_room(fit, plan))
         return ZERO_OK;
     while (above - fits > 1) {
         int middle = fits + (above - fits) / 2;
         fit->options.zero.offload_ratio = (double)middle / FINE_RATIOS;
         ZERO_TRY(fit_plan_of(fit, &plan));
-        if (plan->pinned_bytes <= fit->host_budget)
+        if (fit_host_has_room(fit, plan))
             fits = middle;
         else
             above = middle;

@@ -47,7 +47,7 @@ typedef struct fit {
     options_t asked;   /* as they were given */
     fit_machine_t machine;
     uint64_t budget;      /* bytes that a plan may take of a device */
-    uint64_t host_budget; /* and of the host's memory, for offload */
+    uint64_t host_budget; /* and of the host's memory, for what is offloaded */
     model_t model;
     fit_plan_t *plans;
     int n_plans, max_plans;
@@ -72,6 +72,8 @@ zero_status_t fit_plan_of(fit_t *fit, const zero_memory_t **memory);
 /* Finds the largest offload_ratio that the host has room for, of what fit->options say; 0: none. Changes their ratio.
  */
 zero_status_t fit_find_most_ratio(fit_t *fit, double *ratio);
+/* Returns whether the host has room for what a plan and the model's activations, as fit->options say, take of it. */
+bool fit_host_has_room(const fit_t *fit, const zero_memory_t *plan);
 /* Returns the ratios that are tried, in order: 0, 1 / FIT_RATIOS ... and, last, `most`. */
 double fit_nth_ratio(int i, double most);
 /* Returns how many ranks share a host's memory. */

@@ -15,6 +15,16 @@ bool plan_hosts_are_equal(const plan_report_t *report)
     return alike;
 }
 
+void plan_add_stash(plan_report_t *report)
+{
+    const options_t *o = report->options;
+    const uint64_t n = options_are_forward_only(o) ? 0 : (uint64_t)options_micro_steps(&o->train, report->ranks.n);
+    for (int stage = 0; stage < PLAN_N_STAGES; stage++) {
+        report->traffic.to_gpu[stage] += report->stash_bytes * n;
+        report->traffic.to_host[stage] += report->stash_bytes * n;
+    }
+}
+
 uint64_t plan_save_copy_bytes(const plan_report_t *report)
 {
     const options_t *o = report->options;
@@ -55,7 +65,7 @@ static void print_memory(const plan_report_t *report)
     char set[24] = "auto";
     if (options->zero.stage != STAGE_AUTO)
         snprintf(set, sizeof set, "%lld", (long long)options->zero.stage);
-    bool on_gpus = options->device.type != ZERO_DEVICE_CPU, hosts = plans[1].pinned_bytes > 0;
+    bool on_gpus = options->device.type != ZERO_DEVICE_CPU, hosts = plans[1].pinned_bytes > report->stash_bytes;
     printf("bytes held by each of %d rank%s, %.2fM parameters, %s, on %s; [zero] stage is %s%s\n", report->ranks.n,
            report->ranks.n == 1 ? "" : "s", (double)report->n_params * 1e-6,
            zero_dtype_name((zero_dtype_t)options->train.precision), on_gpus ? "GPUs" : "the CPU", set,
@@ -70,7 +80,7 @@ static void print_memory(const plan_report_t *report)
     print_row("total", plans, zero_memory_total);
     if (on_gpus)
         printf("plus CUDA, its libraries and graphs: about 590000000 (seen on H200s)\n");
-    if (options->zero.offload != OFFLOAD_NONE && hosts)
+    if (plans[1].pinned_bytes > 0)
         print_row("pinned host memory", plans, pinned_bytes);
     if (options->zero.offload_ratio == (double)ZERO_OFFLOAD_AUTO && hosts) {
         print_row("total, no offload", report->without, zero_memory_total);

@@ -38,11 +38,14 @@ typedef struct plan_report {
     uint64_t n_params;
     /* The plans of all stages: at the least that the device can hold, with nothing offloaded, with all blocks kept. */
     zero_memory_t least[PLAN_N_STAGES], without[PLAN_N_STAGES], kept[PLAN_N_STAGES];
+    uint64_t stash_bytes; /* of pinned host memory, for activations: in all of these plans */
     plan_traffic_t traffic;
     uint64_t room;             /* what a plan may take of a rank's device, or PLAN_ROOM_UNKNOWN */
     uint64_t checkpoint_bytes; /* of one checkpoint's arrays */
 } plan_report_t;
 
+/* Adds the stash's bytes, which leave and come back in each micro-step, to what each rank copies. */
+void plan_add_stash(plan_report_t *report);
 /* What a rank copies to host memory while a checkpoint is written: 12 bytes for each element that it owns. 0: nothing.
  */
 uint64_t plan_save_copy_bytes(const plan_report_t *report);

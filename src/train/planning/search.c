@@ -121,7 +121,7 @@ static zero_status_t count_ratios(search_t *s)
     }
     s->fit->options.zero.offload_ratio = s->choice.offload_ratio;
     ZERO_TRY(fit_plan_of(s->fit, &plan));
-    s->n_ratios = plan->pinned_bytes <= s->fit->host_budget ? 1 : 0;
+    s->n_ratios = fit_host_has_room(s->fit, plan) ? 1 : 0;
     return ZERO_OK;
 }
 

@@ -172,6 +172,10 @@ static zero_status_t make_report(const options_t *options, const model_t *model,
     ZERO_TRY(plan_stages(options, &report->ranks, model, (choice_t){.offload = false}, report->without));
     ZERO_TRY(plan_stages(options, &report->ranks, model, (choice_t){.offload = true, .keep = true}, report->kept));
     ZERO_TRY(plan_traffic(options, &report->ranks, model, &report->traffic));
+    zero_memory_t user = {0};
+    model_plan(model, &user);
+    report->stash_bytes = user.pinned_bytes;
+    plan_add_stash(report);
     report->n_params = zero_model_n_params(model->declaration);
     const zero_config_t config = stage_config(options, &report->ranks, 0); /* the same bytes at every stage */
     return zero_checkpoint_bytes(model->declaration, &config, &report->checkpoint_bytes);

@@ -117,10 +117,17 @@ static uint64_t host_room(const zero_context_t *context, uint64_t *total, uint64
                                *available);
 }
 
+/* Returns the host memory beside a GPU that a plan takes, with the caller's. */
+static uint64_t host_bytes(const zero_context_t *context, const zero_arena_plan_t *plan)
+{
+    const bool is_beside = context->device->ops->join != NULL;
+    return plan->memory.pinned_bytes + (is_beside ? context->config.user_pinned_bytes : 0);
+}
+
 static zero_status_t check_host_room(const zero_context_t *context)
 {
     const double gib = 1024.0 * 1024.0 * 1024.0;
-    uint64_t total, available, n_bytes = context->plan.memory.pinned_bytes;
+    uint64_t total, available, n_bytes = host_bytes(context, &context->plan);
     uint64_t allowed = host_room(context, &total, &available);
     int n_ranks = context->host_comm->job_local_size;
     if (n_bytes <= allowed)
@@ -128,10 +135,11 @@ static zero_status_t check_host_room(const zero_context_t *context)
     return zero_fail(ZERO_ERROR_MEMORY,
                      "offload needs %.2f GiB of host memory for the %d rank%s of this host, and may take %.2f: %g "
                      "(offload_ram) of the %.2f GiB that this host or container has, and of the %.2f that are free no "
-                     "more than leaves a reserve. Take a smaller offload_ratio, more hosts or, if nothing else needs "
+                     "more than leaves a reserve. Take a smaller offload_ratio%s, more hosts or, if nothing else needs "
                      "it, a larger offload_ram",
                      (double)n_bytes * n_ranks / gib, n_ranks, n_ranks == 1 ? "" : "s", (double)allowed * n_ranks / gib,
-                     (double)context->config.offload_ram, (double)total / gib, (double)available / gib);
+                     (double)context->config.offload_ram, (double)total / gib, (double)available / gib,
+                     n_bytes > context->plan.memory.pinned_bytes ? ", less offload of activations" : "");
 }
 
 /* Plans the host's update, for which it also has the parameters; leaves the plan as it is if some host has no room for
@@ -143,7 +151,7 @@ static zero_status_t plan_update_on_host(zero_context_t *context, zero_plan_targ
     uint64_t total, available;
     config.offload_update = ZERO_OFFLOAD_UPDATE_HOST;
     ZERO_TRY(zero_arena_plan_create(context->model, &context->layout, &config, target, &plan));
-    double n_short = plan.memory.pinned_bytes > host_room(context, &total, &available);
+    double n_short = host_bytes(context, &plan) > host_room(context, &total, &available);
     zero_status_t status = zero_comm_sum(context->host_comm, &n_short, 1);
     if (status != ZERO_OK || n_short > 0.0) {
         zero_arena_plan_destroy(&plan);

@@ -16,8 +16,8 @@
 
 /* ---- compare ---- */
 
-/* Hashes field by field, so that padding does not count. user_bytes, check, offload_threads and offload_ram are each
- * rank's own. */
+/* Hashes field by field, so that padding does not count. user_bytes, user_pinned_bytes, check, offload_threads and
+ * offload_ram are each rank's own. */
 static uint64_t config_hash(const zero_config_t *c)
 {
     uint64_t hash = zero_hash_fold(0, &c->stage, sizeof c->stage);
@@ -204,6 +204,7 @@ static void destroy(zero_engine_t *engine)
     zero_device_t *device = context->device;
     zero_context_enter(context, "zero_engine_destroy");
     settle(context);
+    zero_engine_free_stashes(engine);
     zero_engine_free_blocks(engine);
     zero_update_destroy(engine->update);
     zero_results_destroy(engine->results);

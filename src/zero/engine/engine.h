@@ -1,5 +1,5 @@
 /* engine.h - the engine: what joins its parts. Only the files that implement the public functions on an engine see it:
- * create.c, memory.c, pass.c, tensors.c, step.c, pass.c, state.c, whole_tensor.c, tensors.c. The parts know the context
+ * create.c, allocate.c, stash.c, pass.c, tensors.c, step.c, state.c, whole_tensor.c. The parts know the context
  * and the parts below them: runtime < offload < parameters < gradients < results < update. */
 #ifndef ZERO_ENGINE_H
 #define ZERO_ENGINE_H
@@ -20,6 +20,7 @@ struct zero_engine {
     zero_results_t *results;
     zero_update_t *update;
     zero_user_block_t *user_blocks;
+    zero_stash_t *stashes; /* of zero_stash_create, the newest first */
 
     bool reduces_once; /* a step, whatever else is set: it was planned with one micro-step */
     bool started;      /* zero_begin has been called: no more zero_alloc */
@@ -30,9 +31,11 @@ struct zero_engine {
     bool weights_are_partial, partial_weights_were_logged;
 };
 
-/* ---- memory.c ---- */
+/* ---- allocate.c, stash.c ---- */
 /* Frees what zero_alloc and zero_alloc_activations gave out. */
 void zero_engine_free_blocks(zero_engine_t *engine);
+/* Frees what zero_stash_create made, but for its device memory, which is zero_alloc's. */
+void zero_engine_free_stashes(zero_engine_t *engine);
 
 /* ---- state.c ---- */
 /* Waits until no stream of this rank works, and no rank reads its memory. [collective] */

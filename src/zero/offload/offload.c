@@ -207,7 +207,7 @@ static void log_threads(const zero_offload_t *offload, const cpu_set_t *cores)
             n_cores, n_cores == 1 ? "" : "s", n_processors);
 }
 
-static zero_status_t find_cores(const zero_context_t *context, cpu_set_t *cores)
+zero_status_t zero_offload_find_cores(const zero_context_t *context, cpu_set_t *cores)
 {
     zero_device_t *device = context->device;
     char address[32];
@@ -225,7 +225,7 @@ zero_status_t zero_offload_create(zero_context_t *context, zero_offload_t **offl
     *offload = NULL;
     if (zero_plan_first_on_host(&context->plan) == context->layout.n_units)
         return ZERO_OK;
-    ZERO_TRY(find_cores(context, &cores));
+    ZERO_TRY(zero_offload_find_cores(context, &cores));
     zero_status_t status = ZERO_OK;
     zero_offload_t *made = calloc(1, sizeof *made);
     if (made)

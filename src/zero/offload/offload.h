@@ -18,12 +18,16 @@
 #ifndef ZERO_OFFLOAD_H
 #define ZERO_OFFLOAD_H
 
+#include <sched.h>
+
 #include "zero/runtime/context.h"
 
 typedef struct zero_offload zero_offload_t;
 
 /* Takes host memory as planned. *offload is NULL if the plan offloads nothing. [collective] */
 zero_status_t zero_offload_create(zero_context_t *context, zero_offload_t **offload);
+/* Finds the cores near this rank's device, whose threads write pinned memory first. [collective] */
+zero_status_t zero_offload_find_cores(const zero_context_t *context, cpu_set_t *cores);
 /* Returns whether this rank's memory could not be pinned: then copies are slow and block the host. */
 bool zero_offload_blocks_host(const zero_offload_t *offload);
 /* Creates the rest, once the device's memory has been allocated. */

@@ -43,6 +43,7 @@ zero_config_t zero_config_defaults(void)
         .staging_bytes = (size_t)512 << 20,
         .user_bytes = 0,
         .offload_params = 0.0f,
+        .user_pinned_bytes = 0,
     };
 }
 
@@ -189,6 +190,8 @@ zero_status_t zero_config_check(const zero_config_t *c)
     /* The rest may differ between ranks. */
     if (c->user_bytes > (size_t)1 << 62) /* the plan stays below that, and their sum below 2^64 */
         return zero_fail(ZERO_ERROR_USAGE, "user_bytes %zu: more than any memory has", c->user_bytes);
+    if (c->user_pinned_bytes > (size_t)1 << 62)
+        return zero_fail(ZERO_ERROR_USAGE, "user_pinned_bytes %zu: more than any memory has", c->user_pinned_bytes);
     if (c->offload_threads < 0 || c->offload_threads > ZERO_MAX_OFFLOAD_THREADS)
         return zero_fail(ZERO_ERROR_USAGE, "offload_threads %d: it must be in 0..%d", c->offload_threads,
                          ZERO_MAX_OFFLOAD_THREADS);

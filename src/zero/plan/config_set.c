@@ -169,6 +169,7 @@ static const setting_t SETTINGS[] = {
     ROW(check, bool),
     ROW(forward_only, bool),
     ROW_OR(offload_params, float, "auto", ZERO_OFFLOAD_AUTO),
+    ROW(user_pinned_bytes, size),
 };
 
 static bool take(const setting_t *setting, const char *text, void *field)

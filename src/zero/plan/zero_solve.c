@@ -37,7 +37,7 @@ static zero_status_t try_memory(search_t *search, const zero_config_t *config, z
 {
     ZERO_TRY(zero_plan(search->model, config, search->device, search->kind, search->n_ranks, memory));
     *fits = zero_memory_total(memory) + config->user_bytes <= search->limits->device_bytes &&
-            memory->pinned_bytes <= search->limits->pinned_bytes;
+            memory->pinned_bytes + config->user_pinned_bytes <= search->limits->pinned_bytes;
     bool is_least = !search->has_any || zero_memory_total(memory) < zero_memory_total(&search->best->memory);
     if (search->best->fits || !is_least)
         return ZERO_OK;

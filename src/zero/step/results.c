@@ -22,9 +22,9 @@ struct zero_results {
     zero_step_outcome_t *outcomes;
     struct {
         zero_event_t began, ended;
-        bool follows;             /* queued while the step before was under way: it began when that ended */
+        bool follows;        /* queued while the step before was under way: it began when that ended */
         uint64_t pcie_bytes; /* that had been queued when the step was, since the engine was created */
-    } timed[N_STEPS_TIMED];       /* step n at n % N_STEPS_TIMED */
+    } timed[N_STEPS_TIMED];  /* step n at n % N_STEPS_TIMED */
 
     uint64_t n_steps_waited;
     uint64_t adam_step; /* updates so far, as of the last step waited for */

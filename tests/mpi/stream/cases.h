@@ -11,7 +11,7 @@
 
 typedef struct settings {
     int stage, prefetch, micro_steps, every, steps, overlap, nan_at, seed, delay_us, fault, trace, is_async, offload,
-        params, nccl, threads, pins, available, update, buffer, activations, spans, asks, slow_gathers;
+        params, nccl, threads, pins, available, update, buffer, activations, spans, slots, asks, slow_gathers;
     int frozen, whole, rows, untied, staging, blocks, calls, idle_ms, late, loses, check, group, keep, lookup, unshard,
         gathers, cancels, created, schedule, hooks;
     const char *load, *save;
@@ -64,6 +64,7 @@ typedef struct run {
     zero_stream_t stream;
     double *loss;
     unsigned char *kept[MAX_UNITS];
+    zero_stash_t *stash; /* which has them, with slots; else NULL */
     uint64_t hash, seed;
     /* What the trace has reported so far. */
     int n_spans[ZERO_N_WORKS];
