@@ -1,4 +1,5 @@
-"""offload.py - the cases of tests/gpu/run with AdamW's state in host memory: bits, speed, the largest model, growth."""
+"""offload.py - the cases of tests/gpu/run with state, parameters and activations in host memory: bits, speed, the
+largest model, growth."""
 
 import os
 import re
@@ -29,6 +30,10 @@ def offload(ratio, update):
     return f"offload=optimizer offload_ratio={ratio} offload_update={update}"
 
 
+def offload_all(ratio, update):
+    return f"stage=3 offload=all offload_params_ratio={ratio} offload_update={update}"
+
+
 def text(case):
     """100 steps of a small GPT-2, some of them clipped: the text of the run without offload. -- [UPDATE...]"""
     case.headers(n_files=2000)
@@ -49,9 +54,17 @@ def text(case):
     for update in case.words or UPDATES:
         variants = [f"stage={stage} {offload(ratio, update)}" for stage in (1, 2, 3) for ratio in (0.3, 1)]
         variants += [offload("auto", update), f"delays {offload(1, update)}"]
+        variants += [offload_all(ratio, update) for ratio in (0.4, 1, "auto")]
+        variants += [f"delays {offload_all(1, update)} prefetch=3", f"{offload_all(1, update)} overlap=false"]
         case.same_text("100 steps", want["bf16"], variants, train)
         case.same_text("100 steps", want["fp16"], [f"train.precision=fp16 {offload(1, update)}"], train)
-        case.same_text("100 steps, 4 micro-steps", want["four"], [offload(1, update)], lambda words: train(words, four))
+        case.same_text("100 steps, 4 micro-steps", want["four"], [offload(1, update), offload_all(1, update)],
+                       lambda words: train(words, four))
+    for share in (0.5, 1):
+        inputs = f"model.recompute=full model.offload_activations={share}"
+        variants = [f"stage=3 {inputs}", f"delays stage=1 {inputs}", f"{offload_all(1, 'device')} {inputs}"]
+        case.same_text("100 steps", want["bf16"], variants, train)
+        case.same_text("100 steps, 4 micro-steps", want["four"], [f"stage=3 {inputs}"], lambda words: train(words, four))
     case.same_text("100 steps, 3 threads a rank", want["bf16"], [f"{offload(1, 'host')} offload_threads=3"], train)
 
 
