@@ -4,10 +4,10 @@ $(BUILD)/%.cu.o: %.cu $(BUILD)/settings
 	@mkdir -p $(@D)
 	$(call say,NVCC,$<) $(NVCC) $(NVCC_FLAGS) $(ALL_CPPFLAGS) -MMD -MP -c -o $@ $<
 # Hopper's products of four warps (wgmma) are in no PTX: these files' machine code for it is of the kind that has them.
-WGMMA := $(BUILD)/src/train/kernels/attention/hopper/%_mma
+WGMMA := $(patsubst %.cu,$(BUILD)/%,$(wildcard src/train/kernels/attention/*/*_mma.cu))
 sm_90 := arch=compute_90$(_comma)code=sm_90
 sm_90a := arch=compute_90a$(_comma)code=sm_90a
-$(WGMMA).cu.o $(WGMMA).racecheck.o: NVCC_FLAGS := $(patsubst $(sm_90),$(sm_90a),$(NVCC_FLAGS))
+$(WGMMA:%=%.cu.o) $(WGMMA:%=%.racecheck.o): NVCC_FLAGS := $(patsubst $(sm_90),$(sm_90a),$(NVCC_FLAGS))
 cuda-objects: $(patsubst %,$(BUILD)/%.o,$(wildcard kernels/cuda/*.cu examples/*.cu \
               $(addprefix src/train/kernels/,cuda/*.cu attention/*/*.cu)))
 

@@ -229,6 +229,8 @@ static __global__ void __launch_bounds__(n_threads<DIM, WIDE, OF_KEYS>, DIM <= 6
 {
     if constexpr (ZERO_HAS_WGMMA || !WIDE)
         backward_block<T, DIM, WIDE, OF_KEYS>(dqkv, t, mask, s, scale);
+    else
+        __trap(); /* built without Hopper's instructions (mk/gpu.mk): an error, not an untouched output */
 }
 
 /* ---- delta ---- */

@@ -164,6 +164,8 @@ static __global__ void __launch_bounds__(n_threads<DIM, WIDE>, n_blocks<DIM, WID
 {
     if constexpr (ZERO_HAS_WGMMA || !WIDE)
         forward_block<T, DIM, WIDE>(out, logsumexp, qkv, mask, s, scale);
+    else
+        __trap(); /* built without Hopper's instructions (mk/gpu.mk): an error, not an untouched output */
 }
 
 template <typename T, int DIM, bool WIDE>
