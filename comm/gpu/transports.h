@@ -1,5 +1,5 @@
-/* transports.h - what the transports between GPUs share. Each has a host communicator beside it (node, mpi or self),
- * which brings the ranks together, carries small host data, and must outlive it.
+/* transports.h - what the transports between GPUs share. Each has a host communicator (node, mpi or self), which brings
+ * the ranks together, carries small host data, and must outlive the transport.
  */
 #ifndef ZERO_TRANSPORTS_H
 #define ZERO_TRANSPORTS_H

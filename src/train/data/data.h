@@ -21,7 +21,7 @@ typedef struct data_spec {
     int rank, world_size;
     uint64_t seed;
     bool shuffle;  /* false: sequences in file order, for tests */
-    bool separate; /* documents are apart: data_starts, and no target is the first token of one */
+    bool separate; /* documents are separate: data_starts, and no target is the first token of one */
 } data_spec_t;
 
 /* Returns the specification of the data that are in `paths`, not shuffled, for this rank of `comm`. */
@@ -39,7 +39,7 @@ zero_status_t data_open(const data_spec_t *spec, data_t **data);
 void data_close(data_t *data);
 
 int64_t data_n_tokens(const data_t *data);
-bool data_has_mask(const data_t *data); /* some targets may not count: by a mask, or because documents are apart */
+bool data_has_mask(const data_t *data); /* some targets may not count: by a mask, or because documents are separate */
 /* Returns the XXH3 of the tokenizer.json that made the tokens; 0: not known. *path: a file that names it. */
 uint64_t data_tokenizer(const data_t *data, const char **path);
 int64_t data_n_sequences(const data_t *data); /* at least 1 */

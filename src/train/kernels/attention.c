@@ -17,7 +17,7 @@
 
 #define ATTENTION_ROWS ((size_t)64)
 
-/* One head of one sequence. Rows t = 0..T-1 start `width` (q, k, v) or `out_width` elements apart. */
+/* One head of one sequence. The stride of rows t = 0..T-1, in elements, is `width` (q, k, v) or `out_width`. */
 typedef struct head {
     size_t seq_len, head_dim, width, out_width;
     float scale;
@@ -56,8 +56,7 @@ static size_t first_key(const head_t *h, size_t t)
     return of_window > of_document ? of_window : of_document;
 }
 
-/* Returns how far apart the rows of a block of scores start: never a power of two, whose rows would share cache sets.
- */
+/* Returns the stride of the rows of a block of scores: never a power of two, with which rows would share cache sets. */
 static size_t score_stride(size_t seq_len)
 {
     return (seq_len + 15) / 16 * 16 + 16;
@@ -250,7 +249,7 @@ zero_status_t ZERO_MODEL_FN(attention_backward)(zero_model_context_t *ctx, void 
  * kept in a cache. For generating: where a text begins, this is attention; then rows are few, so each head's scores are
  * dot products in a thread's scratch. Threads take heads. One thread computes each output element, in a fixed order. */
 
-/* One query head at one position: `keys` and the rows of the cache are `width` elements apart, values behind keys. */
+/* One query head at one position. The stride of `keys` and of the cache's rows is `width`; values follow keys. */
 static void attend(float *out, const float *q, const float *keys, const float *values, size_t width, size_t n,
                    size_t head_dim, float *scores)
 {

@@ -62,7 +62,7 @@ static void cast_elements(zero_fp8_format_t format, uint8_t *out, const float *x
             out[i] = zero_fp8_of_float(ZERO_E5M2, x[i] * scale);
 }
 
-/* Writes a tile of m x n bytes, whose rows are TILE apart, transposed; rows of `columns` are ld apart. */
+/* Writes a tile of m x n bytes, whose rows have stride TILE, transposed; rows of `columns` have stride ld. */
 static void put_transposed(uint8_t *columns, size_t ld, const uint8_t *tile, size_t m, size_t n)
 {
     for (size_t column = 0; column < n; ++column)

@@ -155,7 +155,7 @@ static inline size_t zero_row_parts(size_t n_rows)
     return parts < ZERO_ROW_PARTS ? parts : ZERO_ROW_PARTS;
 }
 
-/* Puts the sum of the partials, n_parts rows of `width` elements that start `stride` apart, into the gradient. */
+/* Writes the sum of the partials, n_parts rows of `width` elements with stride `stride`, to the gradient. */
 void ZERO_ISA(zero_model_put_partials)(zero_grad_t grad, const float *partials, size_t n_parts, size_t stride,
                                        size_t width);
 

@@ -41,7 +41,7 @@ static size_t n_scales(const model_t *model)
     return (size_t)model->options->model.layers * ARCH_N_MATRICES * FP8_N_OPERANDS;
 }
 
-/* Of weights that were gathered in fp8 there are scales of the engine's besides: a copy has room for both. */
+/* Weights that are gathered in fp8 also have the engine's scales: a copy has room for both. */
 static size_t n_reported(const model_t *model)
 {
     return n_scales(model) + n_scales(model) / FP8_N_OPERANDS;

@@ -20,7 +20,7 @@
 typedef struct activations {
     zero_engine_t *engine;   /* NULL: only count */
     uint64_t n_bytes;        /* so far */
-    uint64_t pinned_bytes;   /* of host memory beside a GPU, so far */
+    uint64_t pinned_bytes;   /* of host memory, for a GPU, so far */
     zero_stash_t *stash;     /* NULL: there is none, or only counted */
     zero_status_t status;    /* of the first allocation that failed */
     bool has_lifetime;       /* the next allocations are in use only from first to last, */

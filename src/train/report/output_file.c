@@ -97,7 +97,7 @@ static int open_for_writing(const char *path, const struct stat *there)
 }
 
 /* Checks the file that is now open, which may be another than was there before. */
-static zero_status_t settle(const output_kind_t *kind, const char *path, int fd)
+static zero_status_t check_opened(const output_kind_t *kind, const char *path, int fd)
 {
     struct stat info;
     int flags = fcntl(fd, F_GETFL);
@@ -121,7 +121,7 @@ static zero_status_t open_path(const output_kind_t *kind, const char *path, cons
         return fail(kind, path, "this pipe has no reader: start one first, or name a file");
     if (*fd < 0)
         return fail(kind, path, strerror(errno));
-    zero_status_t status = settle(kind, path, *fd);
+    zero_status_t status = check_opened(kind, path, *fd);
     if (status != ZERO_OK)
         close(*fd);
     return status;

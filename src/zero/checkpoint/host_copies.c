@@ -26,7 +26,7 @@
 #include "zero/plan/config.h"
 #include "zero/plan/optimizer.h"
 
-/* ---- host copies apart ---- */
+/* ---- directories are separate ---- */
 /* Refuses a directory for checkpoints in memory that two hosts share: they would write over each
  * other's copies. The first rank of each host puts a mark into its directory, and looks for those of the others.
  *

@@ -44,8 +44,9 @@ zero_tensor_t zero_weights_find(const zero_weights_t *weights, const char *name)
     return first < declared->n_names ? (zero_tensor_t)declared->names[first].index : -1;
 }
 
-/* Returns whether a tensor is one that Hugging Face saves beside the parameters: constant masks and frequencies, and an
- * output head that repeats the embedding. No warning is due for these. A model that declares such a name gets it. */
+/* Returns whether a tensor is one that Hugging Face saves along with the parameters: constant masks and frequencies,
+ * and an output head that repeats the embedding. No warning is due for these. A model that declares such a name gets
+ * it. */
 static bool is_known_extra(const char *name)
 {
     static const char *const SUFFIXES[] = {".attn.bias", ".attn.masked_bias", ".rotary_emb.inv_freq", HEAD_NAME};

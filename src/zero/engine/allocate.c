@@ -117,11 +117,11 @@ static uint64_t host_room(const zero_context_t *context, uint64_t *total, uint64
                                *available);
 }
 
-/* Returns the host memory beside a GPU that a plan takes, with the caller's. */
+/* Returns the pinned host memory of a plan and, on a GPU, of the caller's stashes. */
 static uint64_t host_bytes(const zero_context_t *context, const zero_arena_plan_t *plan)
 {
-    const bool is_beside = context->device->ops->join != NULL;
-    return plan->memory.pinned_bytes + (is_beside ? context->config.user_pinned_bytes : 0);
+    const bool on_gpu = context->device->ops->join != NULL;
+    return plan->memory.pinned_bytes + (on_gpu ? context->config.user_pinned_bytes : 0);
 }
 
 static zero_status_t check_host_room(const zero_context_t *context)
@@ -183,7 +183,7 @@ static zero_status_t take_host_memory(zero_context_t *context, zero_plan_target_
 }
 
 /* shard_group = host: finds how many ranks a host has. All hosts must have as many, with consecutive numbers. */
-static zero_status_t settle_shard_group(zero_context_t *context)
+static zero_status_t resolve_shard_group(zero_context_t *context)
 {
     zero_comm_t *comm = context->host_comm;
     zero_config_t *config = &context->config;
@@ -207,7 +207,7 @@ zero_status_t zero_fit_plan(zero_context_t *context, zero_offload_t **offload)
                                        .needs_staging = context->comm->ops->staging_bytes(2, 1) > 0,
                                        .has_rails = context->device->ops->join != NULL &&
                                                     zero_comm_get_kind(context->host_comm) == ZERO_COMM_MPI};
-    ZERO_TRY(settle_shard_group(context));
+    ZERO_TRY(resolve_shard_group(context));
     ZERO_TRY(choose_offload_ratio(context, target));
     ZERO_TRY(choose_offload_params(context, target));
     ZERO_TRY(choose_keep(context, target)); /* into what offload leaves free */

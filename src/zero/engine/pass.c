@@ -148,7 +148,7 @@ zero_status_t zero_release(zero_engine_t *engine, zero_unit_t unit, zero_stream_
     return ZERO_OK;
 }
 
-/* Starts the reduction of the unit's gradients. Behind the step's last one activations can be lent. */
+/* Starts the reduction of the unit's gradients. In the step's last micro-step, offload may then borrow activations. */
 static zero_status_t reduce(zero_engine_t *engine, zero_unit_t unit, zero_stream_t stream)
 {
     const zero_context_t *context = &engine->context;

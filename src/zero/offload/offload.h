@@ -69,10 +69,10 @@ zero_status_t zero_offload_finish_update(zero_offload_t *offload);
  * update. */
 zero_status_t zero_offload_await_params(zero_offload_t *offload, zero_unit_t unit, zero_stream_t stream, bool *is_new);
 
-/* Lends offload the activations that are needed up to `unit`'s backward: in the step's last pass, idle behind what is
- * in `stream`. */
+/* Borrows the activations that are not needed after `unit`'s backward, in the step's last pass: they are idle behind
+ * what is in `stream`. */
 zero_status_t zero_offload_borrow_activations(zero_offload_t *offload, zero_unit_t unit, zero_stream_t stream);
-/* Takes back those that are needed from `unit`'s forward on: what `stream` does next may write them. */
+/* Gives back the activations that are needed from `unit`'s forward on: what `stream` does next may write them. */
 zero_status_t zero_offload_return_activations(zero_offload_t *offload, zero_unit_t unit, zero_stream_t stream);
 /* Forgets what a step that was cancelled has fetched, once no stream works: host memory holds all state. */
 void zero_offload_cancel(zero_offload_t *offload);

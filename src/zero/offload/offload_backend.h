@@ -31,8 +31,8 @@ typedef struct zero_offload_backend {
     /* Queues what it takes until `arrived` of all units up to this one has been recorded. */
     zero_status_t (*queue_up_to)(zero_offload_t *offload, zero_unit_t unit);
     /* As zero_offload_borrow_activations, zero_offload_return_activations. */
-    zero_status_t (*lend)(zero_offload_t *offload, zero_unit_t unit, zero_stream_t stream);
-    zero_status_t (*reclaim)(zero_offload_t *offload, zero_unit_t unit, zero_stream_t stream);
+    zero_status_t (*borrow)(zero_offload_t *offload, zero_unit_t unit, zero_stream_t stream);
+    zero_status_t (*give_back)(zero_offload_t *offload, zero_unit_t unit, zero_stream_t stream);
     void (*cancel)(zero_offload_t *offload); /* as zero_offload_cancel */
 } zero_offload_backend_t;
 

@@ -16,7 +16,7 @@
 typedef struct zero_state_buffer {
     unsigned char *memory;                 /* plan.state_staging.buffer_bytes */
     zero_unit_t first, last;               /* of the activations that it is in (zero_user_block_t) */
-    bool is_borrowed;                      /* something was fetched into it, and it has not been reclaimed since */
+    bool is_borrowed;                      /* something was fetched into it, and it has not been given back since */
     zero_event_t fetched, updated, stored; /* what is in it */
 } zero_state_buffer_t;
 

@@ -112,7 +112,7 @@ static zero_status_t store_state(zero_offload_t *offload, int c)
 
 /* Fetches into the activations whose last reader was this unit's backward, in the step's last pass: the last chunks
  * first, since the buffers of the first have yet to fall idle. */
-static zero_status_t lend(zero_offload_t *offload, zero_unit_t unit, zero_stream_t stream)
+static zero_status_t borrow(zero_offload_t *offload, zero_unit_t unit, zero_stream_t stream)
 {
     zero_device_t *device = offload->context->device;
     zero_state_staging_t *staging = zero_state_staging_of(offload);
@@ -185,8 +185,9 @@ static zero_status_t queue_up_to(zero_offload_t *offload, zero_unit_t unit)
     return ZERO_OK;
 }
 
-/* Chunks are stored in order: the last of the unit's activations is the last to be free. */
-static zero_status_t reclaim(zero_offload_t *offload, zero_unit_t unit, zero_stream_t stream)
+/* Makes `stream` wait until what is in the unit's activations has been stored. Chunks are stored in order, so the wait
+ * is for the last one. */
+static zero_status_t give_back(zero_offload_t *offload, zero_unit_t unit, zero_stream_t stream)
 {
     zero_state_staging_t *staging = zero_state_staging_of(offload);
     int last = -1;
@@ -230,7 +231,7 @@ const zero_offload_backend_t zero_offload_by_device = {
     .send_grads = send_grads,
     .update = update,
     .queue_up_to = queue_up_to,
-    .lend = lend,
-    .reclaim = reclaim,
+    .borrow = borrow,
+    .give_back = give_back,
     .cancel = cancel,
 };

@@ -258,11 +258,11 @@ static zero_status_t transfer(zero_gradients_t *gradients, zero_unit_t unit, chu
     return comm->ops->reduce_scatter(comm, ZERO_LANE_REDUCE, &context->window, offset, chunk->n_elems, dtype, stream);
 }
 
-/* Makes `beside` wait for all sums that have been queued in `stream`. */
-static zero_status_t await_reductions(zero_gradients_t *gradients, zero_stream_t beside, zero_stream_t stream)
+/* Makes the stream `waiting` wait for all sums that have been queued in `stream`. */
+static zero_status_t await_reductions(zero_gradients_t *gradients, zero_stream_t waiting, zero_stream_t stream)
 {
     ZERO_TRY(zero_streams_record(gradients->context, gradients->reductions_done, stream));
-    return zero_streams_wait(gradients->context, beside, gradients->reductions_done);
+    return zero_streams_wait(gradients->context, waiting, gradients->reductions_done);
 }
 
 static zero_status_t sum(zero_gradients_t *gradients, const chunk_t *chunk, zero_stream_t stream)

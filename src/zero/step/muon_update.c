@@ -26,8 +26,8 @@
 #include "base/log.h"
 #include "zero/runtime/addresses.h"
 
-/* Beside the learning rate, so that an update's root mean square is about AdamW's: an orthogonal matrix's is
- * 1 / sqrt(longer side). */
+/* A factor of the update, in addition to the learning rate. Makes its root mean square about AdamW's: an orthogonal
+ * matrix's is 1 / sqrt(longer side). */
 #define UPDATE_RMS 0.2
 
 /* ---- creating ---- */

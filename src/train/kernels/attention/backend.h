@@ -1,4 +1,5 @@
-/* backend.h - a way to compute attention on CUDA: the row of attention_cuda.c's table that each folder beside it fills.
+/* backend.h - a way to compute attention on CUDA: a row of attention_cuda.c's table, which each folder next to this
+ * file fills.
  */
 #ifndef ZERO_ATTENTION_BACKEND_H
 #define ZERO_ATTENTION_BACKEND_H
