@@ -811,7 +811,7 @@ typedef struct zero_group {
     uint8_t reserved[40];
 } zero_group_t;
 /* Gives one tensor settings of its own, from the next step on, such as a smaller learning rate for an embedding or
- * other betas for a head. group: NULL takes them back. Call it before every step for a schedule: a call costs no memory
+ * other betas for a head. group: NULL removes them. Call it before every step for a schedule: a call costs no memory
  * and no waiting. While any tensor has settings of its own, a step runs one more small kernel. The norm is still that
  * of all gradients. An optimizer of your own finds the tensor's lr and decay in zero_own_update_t.
  *
@@ -1158,8 +1158,8 @@ ZERO_API zero_status_t zero_alloc_activations(zero_engine_t *engine, zero_unit_t
  * CPU each buffer has memory of its own and nothing is copied; the calls check their order. */
 typedef struct zero_stash zero_stash_t;
 
-/* Takes memory for n_buffers buffers of buffer_bytes each, which begin at multiples of 256 bytes. Device memory counts
- * as ZERO_MEMORY_ACTIVATIONS, host memory as pinned_bytes. The latter must be announced in zero_config_t's
+/* Allocates memory for n_buffers buffers of buffer_bytes each, which begin at multiples of 256 bytes. Device memory
+ * counts as ZERO_MEMORY_ACTIVATIONS, host memory as pinned_bytes. The latter must be announced in zero_config_t's
  * user_pinned_bytes: ZERO_ERROR_MEMORY otherwise. The engine owns the stash and frees it when it is destroyed. Only
  * before the first zero_begin, with the same numbers on every rank. [collective] */
 ZERO_API zero_status_t zero_stash_create(zero_engine_t *engine, int n_buffers, size_t buffer_bytes, int n_slots,

@@ -9,7 +9,7 @@
  * cyclic, so the 32 bits may wrap around. They start at the last value, so that every run wraps at its first fence.
  *
  * Why a copy after a fence reads what was written before it:
- *     - The writer's kernels and copies are done when its stream comes to the fence, and cuStreamWriteValue puts a
+ *     - The writer's kernels and copies are done when its stream comes to the fence, and cuStreamWriteValue issues a
  *       system-scope fence before its write. So the data is in the owner's L2, through which all GPUs read that memory,
  *       before any peer can see the epoch.
  *     - The reader's copies start when its stream has passed all waits. They read from the owner's L2 through NVLink.

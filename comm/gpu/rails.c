@@ -40,7 +40,7 @@
 #define SLOT_ALIGN ((size_t)512)
 
 typedef struct rail_lane {
-    zero_stream_t receives; /* beside the lane's own stream */
+    zero_stream_t receives; /* the receive stream */
     struct zero_event *forked, *received, *passed;
     size_t at, side_bytes; /* its two sides, in the staging window */
     uint32_t n_rounds;     /* so far: the lowest bit is the side */
@@ -152,7 +152,7 @@ static zero_status_t fence(zero_comm_t *comm, zero_lane_t lane, zero_stream_t st
     return note(comm, local->ops->fence(local, lane, stream));
 }
 
-/* ---- The stream beside a lane's own ---- */
+/* ---- The receive stream ---- */
 
 static zero_status_t record(const rails_t *rails, struct zero_event *event, zero_stream_t stream)
 {
@@ -172,7 +172,7 @@ static zero_status_t receive_behind(const rails_t *rails, zero_lane_t lane, stru
     return wait_for(rails, rails->lanes[lane].receives, event);
 }
 
-/* Exchanges the first n of rails->exchanges beside the lane's stream. */
+/* Exchanges the first n of rails->exchanges in the receive stream. */
 static zero_status_t exchange_overlapped(const rails_t *rails, zero_lane_t lane, int n, size_t n_bytes)
 {
     const rail_lane_t *of = &rails->lanes[lane];

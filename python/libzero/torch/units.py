@@ -85,7 +85,7 @@ class Unit:
     tensors = property(lambda self: dict.fromkeys(tensor for _, _, tensor in self.places))
 
     def enter(self, with_graph):
-        """Acquires the unit, unless it is, and puts views into its modules."""
+        """Acquires the unit, unless it is, and replaces its modules' parameters by views."""
         sharded = self.sharded
         self.check_parameters()
         if sharded.current is not self:

@@ -73,8 +73,8 @@ static zero_status_t find_documents(const data_t *data, int64_t first, int64_t *
                : ZERO_OK;
 }
 
-/* Sets where the documents of a sequence begin, and takes out the targets that are the first token of one: nothing
- * before it says what it is. */
+/* Sets where the documents of a sequence begin, and removes the targets that are the first token of one: nothing before
+ * it says what it is. */
 static void separate_documents(const data_t *data, int64_t n_begins, int32_t *starts, int32_t *targets)
 {
     const int64_t seq_len = data->spec.seq_len;

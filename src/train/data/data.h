@@ -63,7 +63,7 @@ void data_start_at(data_t *data, int64_t step, int64_t position);
  * vocabulary. In the endless order, rank r's sequence i of micro-step k is at the step's position +
  * (k * world_size + r) * micro_batch + i. */
 zero_status_t data_batch(data_t *data, int64_t step, int micro_step, const int32_t **inputs, const int32_t **targets);
-/* Takes the targets out of the batch that data_batch returned last, but for its first n_sequences. */
+/* Removes the targets from the batch that data_batch returned last, but for its first n_sequences. */
 void data_leave_out(data_t *data, int64_t n_sequences);
 /* Returns where the documents begin that the inputs of the batch are in that data_batch returned last: int32
  * [micro_batch, seq_len], positions in their sequence; 0 for a document that began before it. NULL unless

@@ -77,9 +77,10 @@ size_t ZERO_MODEL_FN(attention_workspace)(const zero_model_limits_t *limits)
     return (size_t)omp_get_max_threads() * 2 * scores_bytes(limits->seq_len);
 }
 
-/* Takes n_blocks score blocks for each of *n_threads threads: all threads, or as many as the workspace has room for. */
-static zero_status_t take_scores(zero_model_context_t *ctx, size_t seq_len, size_t n_blocks, int *n_threads,
-                                 float **scores)
+/* Allocates n_blocks score blocks for each of *n_threads threads: all threads, or as many as the workspace has room
+ * for. */
+static zero_status_t allocate_scores(zero_model_context_t *ctx, size_t seq_len, size_t n_blocks, int *n_threads,
+                                     float **scores)
 {
     zero_scratch_t scratch = zero_scratch_begin(ctx);
     size_t bytes = n_blocks * scores_bytes(seq_len);
@@ -135,7 +136,7 @@ zero_status_t ZERO_MODEL_FN(attention)(zero_model_context_t *ctx, void *out, flo
     float *scores;
     int n_threads;
     ZERO_TRY(check_shape(shape));
-    ZERO_TRY(take_scores(ctx, shape->seq_len, 1, &n_threads, &scores));
+    ZERO_TRY(allocate_scores(ctx, shape->seq_len, 1, &n_threads, &scores));
     size_t n_all_heads = shape->n_batch * shape->n_heads;
     size_t n_blocks = (shape->seq_len + ATTENTION_ROWS - 1) / ATTENTION_ROWS;
     /* The longest blocks first, so that the threads finish together. */
@@ -229,7 +230,7 @@ zero_status_t ZERO_MODEL_FN(attention_backward)(zero_model_context_t *ctx, void 
     float *scores;
     int n_threads;
     ZERO_TRY(check_shape(shape));
-    ZERO_TRY(take_scores(ctx, shape->seq_len, 2, &n_threads, &scores));
+    ZERO_TRY(allocate_scores(ctx, shape->seq_len, 2, &n_threads, &scores));
     size_t group = shape->n_heads / shape->n_kv_heads, block_elems = scores_bytes(shape->seq_len) / sizeof *scores;
     /* Query heads that share a key/value head add to the same dk and dv, so one thread takes them, in order. */
 #pragma omp parallel for schedule(dynamic) num_threads(n_threads)

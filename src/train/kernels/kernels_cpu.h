@@ -1,4 +1,4 @@
-/* kernels_cpu.h - what the CPU's model kernels share: the functions that each build (isa.h) puts into its table, casts
+/* kernels_cpu.h - what the CPU's model kernels share: the functions that each build (isa.h) enters in its table, casts
  * between a tensor's dtype and fp32, and calls of OpenBLAS.
  *
  * All arithmetic is in fp32. Weights of another dtype are first cast into scratch; their gradients are summed in fp32

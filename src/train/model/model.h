@@ -61,7 +61,7 @@ typedef struct session {
 /* Declares the model and opens the device, before anything is read or written: a missing device is a mistake in the
  * configuration. The caller closes the session, whatever is returned. [collective] */
 zero_status_t session_open(const options_t *options, zero_comm_t *comm, session_t *session);
-/* Takes the memory that is planned, of which the weights are to be filled next. n_in_flight: as in model_attach.
+/* Allocates the memory that is planned. The weights are to be filled next. n_in_flight: as in model_attach.
  * [collective] */
 zero_status_t session_create_engine(session_t *session, int64_t n_in_flight);
 

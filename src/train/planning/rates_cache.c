@@ -322,7 +322,7 @@ static void scale_to_cores(const fit_wanted_t *wanted, double had, fit_rates_t *
     rates->threads = fmax(wanted->threads, 1.0);
 }
 
-/* Puts measured rates over built-in ones. */
+/* Replaces built-in rates by measured ones. */
 static void take_measured(fit_measured_t *m, const fit_wanted_t *wanted, fit_rates_t *rates)
 {
     if (!wanted->is_gpu)

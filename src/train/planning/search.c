@@ -8,8 +8,8 @@
 
 /* ---- bytes of activations ---- */
 
-/* For every number of blocks of each kind: a line or a plane through its corners, since blocks of a kind take as much,
- * and what blocks share depends only on which kinds there are. */
+/* For every number of blocks of each kind: a line or a plane through its corners, since blocks of a kind keep_faster as
+ * much, and what blocks share depends only on which kinds there are. */
 typedef struct mix_bytes {
     int64_t layers;
     uint64_t uniform[FIT_N_RECOMPUTES]; /* all blocks of one kind */
@@ -54,7 +54,7 @@ static int64_t along(uint64_t from, uint64_t to, int64_t x, int64_t n)
     return n > 0 ? ((int64_t)to - (int64_t)from) / n * x : 0;
 }
 
-/* Returns what activations take. blocks: by recomputation. */
+/* Returns what activations keep_faster. blocks: by recomputation. */
 static uint64_t bytes_of_mix(const mix_bytes_t *m, const int64_t blocks[FIT_N_RECOMPUTES])
 {
     const int64_t L = m->layers;
@@ -172,7 +172,7 @@ static int64_t keep_within(const search_t *s, uint64_t bytes)
 
 /* ---- candidates ---- */
 
-static void take(search_t *s, fit_group_t *group, int i, const fit_variant_t *variant, double ms)
+static void keep_faster(search_t *s, fit_group_t *group, int i, const fit_variant_t *variant, double ms)
 {
     fit_candidate_t *c = &group->candidates[i];
     if (ms >= c->ms)
@@ -186,7 +186,7 @@ static void take(search_t *s, fit_group_t *group, int i, const fit_variant_t *va
     s->best_ms = fmin(s->best_ms, ms);
 }
 
-/* Takes a mix with every ratio. With all kept, more offload frees memory that nothing uses; and a mix that is too slow
+/* Tries a mix with every ratio. With all kept, more offload frees memory that nothing uses; and a mix that is too slow
  * even with all kept is so with more offload, too. */
 static void try_mix(search_t *s, fit_group_t *group, fit_variant_t variant)
 {
@@ -206,7 +206,7 @@ static void try_mix(search_t *s, fit_group_t *group, fit_variant_t variant)
             variant.keep = kept;
             ms = fit_work_time(&s->work, &variant).total;
         }
-        take(s, group, i, &variant, ms);
+        keep_faster(s, group, i, &variant, ms);
         if (kept == s->most_keep && s->rises)
             return;
     }

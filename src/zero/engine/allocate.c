@@ -109,7 +109,7 @@ static zero_status_t choose_keep(zero_context_t *context, zero_plan_target_t tar
     return ZERO_OK;
 }
 
-/* Finds the host's memory, and returns what this rank may take of it for offload. */
+/* Finds the host's memory, and returns how much of it this rank may use for offload. */
 static uint64_t host_room(const zero_context_t *context, uint64_t *total, uint64_t *available)
 {
     zero_host_memory(total, available);
@@ -163,10 +163,10 @@ static zero_status_t plan_update_on_host(zero_context_t *context, zero_plan_targ
     return ZERO_OK;
 }
 
-/* Takes host memory before any other, since the choice of the updater depends on it. If the caller left that open and
- * some rank's memory could not be pinned, the host updates on all ranks, which copies fewer bytes. That is another
+/* Allocates host memory before any other, since the choice of the updater depends on it. If the caller left that open
+ * and some rank's memory could not be pinned, the host updates on all ranks, which copies fewer bytes. That is another
  * plan. */
-static zero_status_t take_host_memory(zero_context_t *context, zero_plan_target_t target, zero_offload_t **offload)
+static zero_status_t allocate_host_memory(zero_context_t *context, zero_plan_target_t target, zero_offload_t **offload)
 {
     ZERO_TRY(zero_offload_create(context, offload));
     if (!*offload || context->config.offload_update != ZERO_OFFLOAD_UPDATE_AUTO)
@@ -177,7 +177,7 @@ static zero_status_t take_host_memory(zero_context_t *context, zero_plan_target_
         return ZERO_OK;
     zero_offload_destroy(*offload);
     *offload = NULL;
-    ZERO_TRY(zero_comm_agree(context->host_comm, ZERO_OK)); /* all ranks have given theirs back */
+    ZERO_TRY(zero_comm_agree(context->host_comm, ZERO_OK)); /* all ranks have freed theirs */
     ZERO_TRY(plan_update_on_host(context, target));
     return zero_offload_create(context, offload);
 }
@@ -213,8 +213,8 @@ zero_status_t zero_fit_plan(zero_context_t *context, zero_offload_t **offload)
     ZERO_TRY(choose_keep(context, target)); /* into what offload leaves free */
     ZERO_TRY(zero_arena_plan_create(context->model, &context->layout, &context->config, target, &context->plan));
     ZERO_TRY(zero_comm_agree(context->host_comm, check_fits(context)));
-    ZERO_TRY(zero_comm_agree(context->host_comm, check_host_room(context))); /* no rank has taken any yet */
-    return take_host_memory(context, target, offload);
+    ZERO_TRY(zero_comm_agree(context->host_comm, check_host_room(context))); /* no rank has allocated any yet */
+    return allocate_host_memory(context, target, offload);
 }
 
 /* ---- memory ---- */

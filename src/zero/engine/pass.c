@@ -227,7 +227,7 @@ zero_status_t zero_engine_trace(zero_engine_t *engine, unsigned works, zero_trac
  * update has failed halfway: its weights cannot be had back, and the engine refuses to use them until others are set.
  */
 
-/* Ranks that have come to different places have other work under way: to wait for it could take for ever. */
+/* Ranks that have come to different places have other work under way: waiting for it might never end. */
 static zero_status_t compare_places(const zero_context_t *context, bool acquired)
 {
     const zero_progress_t *progress = &context->progress;

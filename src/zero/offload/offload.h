@@ -24,7 +24,7 @@
 
 typedef struct zero_offload zero_offload_t;
 
-/* Takes host memory as planned. *offload is NULL if the plan offloads nothing. [collective] */
+/* Allocates host memory as planned. *offload is NULL if the plan offloads nothing. [collective] */
 zero_status_t zero_offload_create(zero_context_t *context, zero_offload_t **offload);
 /* Finds the cores near this rank's device, whose threads write pinned memory first. [collective] */
 zero_status_t zero_offload_find_cores(const zero_context_t *context, cpu_set_t *cores);
@@ -32,7 +32,7 @@ zero_status_t zero_offload_find_cores(const zero_context_t *context, cpu_set_t *
 bool zero_offload_blocks_host(const zero_offload_t *offload);
 /* Creates the rest, once the device's memory has been allocated. */
 zero_status_t zero_offload_prepare(zero_offload_t *offload);
-/* Finds out which of the caller's blocks can be borrowed: before the first pass, when the caller has taken all its
+/* Finds out which of the caller's blocks can be borrowed: before the first pass, when the caller has allocated all its
  * memory. [collective] */
 zero_status_t zero_offload_start(zero_offload_t *offload, const zero_user_block_t *blocks);
 void zero_offload_destroy(zero_offload_t *offload); /* when the device is idle */
@@ -58,7 +58,7 @@ zero_stream_t zero_offload_param_stream(const zero_offload_t *offload);
 
 /* The unit's gradients have been reduced in `stream`: copies them out, or leaves them where the update finds them. */
 zero_status_t zero_offload_send_grads(zero_offload_t *offload, zero_unit_t unit, zero_stream_t stream);
-/* Makes `stream`, which is about to write the unit's reduced gradients, wait until what was in their place is not
+/* Makes `stream`, which is about to write the unit's reduced gradients, wait until the gradients before them are not
  * needed any more. */
 zero_status_t zero_offload_await_grads(zero_offload_t *offload, zero_unit_t unit, zero_stream_t stream);
 /* Updates the offloaded units: the step has been decided in `stream`, and every rank is done with its weights. */

@@ -130,7 +130,7 @@ static zero_status_t borrow(zero_offload_t *offload, zero_unit_t unit, zero_stre
     return ZERO_OK;
 }
 
-/* Fetches as much state as the planned buffers hold; no gradients, which are not there yet. */
+/* Fetches as much state as the planned buffers hold, but no gradients: they have yet to be reduced. */
 static zero_status_t fetch_ahead(zero_offload_t *offload)
 {
     zero_state_staging_t *staging = zero_state_staging_of(offload);

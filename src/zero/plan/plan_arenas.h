@@ -52,7 +52,7 @@ typedef struct zero_host_plan {
 #define ZERO_N_PARAM_STAGING 2
 
 /* Staging buffers on the device for offloaded state, if the device updates it. The chunks of all offloaded units take
- * turns in them, in forward order, except for the first, which are staged in idle activations (state_staging.h). There
+ * turns in them, in forward order, except for the first, which are staged in idle activations (state_staging.h). They
  * are enough for one chunk to be fetched and another stored while others are updated. */
 #define ZERO_N_STATE_STAGING 4
 typedef struct zero_state_staging_plan {

@@ -332,7 +332,7 @@ static zero_status_t make_resident(zero_parameters_t *parameters, zero_unit_t fl
     if (!has_buffer(context, flat) || zero_unsharded_find(unsharded, flat))
         return ZERO_OK;
     const zero_unsharded_buffer_t *buffer =
-        zero_unsharded_take(unsharded, context->model, progress->pass, progress->position, buffer_class, flat);
+        zero_unsharded_acquire(unsharded, context->model, progress->pass, progress->position, buffer_class, flat);
     ZERO_ASSERT(buffer);
     return gather_into(parameters, flat, buffer, stream);
 }

@@ -38,7 +38,7 @@ static inline size_t zero_attention_delta_workspace(const zero_model_limits_t *l
     return zero_scratch_bytes(limits->n_rows * limits->n_heads * sizeof(float));
 }
 
-/* Takes delta from the workspace. */
+/* Allocates delta in the workspace. */
 static inline zero_status_t zero_attention_delta(zero_model_context_t *ctx, const zero_attention_shape_t *shape,
                                                  float **delta)
 {

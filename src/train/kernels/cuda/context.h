@@ -80,8 +80,8 @@ typedef struct zero_cuda_gemm {
 zero_status_t zero_cuda_gemm(zero_model_context_t *ctx, const zero_cuda_gemm_t *gemm);
 
 /* ---- table entries ---- */
-/* The functions of the CUDA table that have a C file of their own; kernels_cuda.c puts them into the
- * table. Contracts are in kernels.h. */
+/* The functions of the CUDA table that have a C file of their own; kernels_cuda.c enters them in the table. Contracts
+ * are in kernels.h. */
 
 /* ---- linear_cuda.c ---- */
 

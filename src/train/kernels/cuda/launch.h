@@ -42,11 +42,11 @@ cudaError_t zero_launch_fingerprint(cudaStream_t stream, zero_dtype_t dtype, zer
 size_t zero_column_sum_parts(size_t n_rows, size_t n_columns);
 /* Returns the most bytes that the partial sums of up to max_columns columns take. */
 size_t zero_column_sum_bytes(size_t max_columns);
-/* Puts the column sums of x[n_rows, n_columns] into grad[n_columns]; partials: fp32 [parts, n_columns], scratch. */
+/* Writes the column sums of x[n_rows, n_columns] to grad[n_columns]; partials: fp32 [parts, n_columns], scratch. */
 cudaError_t zero_launch_column_sum(cudaStream_t stream, zero_dtype_t dtype, zero_grad_t grad, const void *x,
                                    float *partials, size_t n_rows, size_t n_columns);
 #define ZERO_MAX_PUT 3
-/* Sums partials, fp32 [n_parts, n_grads, n_columns], over the parts in a fixed tree and puts the sums into
+/* Sums partials, fp32 [n_parts, n_grads, n_columns], over the parts in a fixed tree and writes the sums to
  * grads[n_grads], at most ZERO_MAX_PUT; those without data are skipped. */
 cudaError_t zero_launch_put_partials(cudaStream_t stream, const zero_grad_t *grads, size_t n_grads,
                                      const float *partials, size_t n_parts, size_t n_columns);

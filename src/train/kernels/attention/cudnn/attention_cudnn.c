@@ -210,7 +210,7 @@ static sequences_t rows_of(const zero_attention_shape_t *s, const zero_attention
     return (sequences_t){s->n_batch * s->n_heads, s->seq_len * sizeof(float), p->seq_len * sizeof(float)};
 }
 
-/* Takes the copy's memory and copies, with zeros behind each sequence. */
+/* Allocates a copy and fills it, with zeros behind each sequence. */
 static zero_status_t pad(cudaStream_t stream, zero_scratch_t *scratch, sequences_t q, const void *data, void *copy)
 {
     char *at;
