@@ -1,16 +1,19 @@
 /* offload.h - optimizer state in pinned host memory: what a step does with it, in streams of its own.
  *
- *     gradients out    as soon as a unit's gradients are reduced, under the rest of backward
- *     update           once the device has decided the step, unit by unit in forward order, under the forward pass of
- *                      the units before; by one of two backends (offload_backend.h), which give the same bits:
- *                      device    gradients and state are copied in, AdamW runs, and the state is copied back
- *                      host      the CPU's AdamW updates the state in place, and new parameters are copied in
+ *     caller's stream | backward C | backward B | backward A | decide | wait | forward A | forward B | forward C
+ *     gradients out                | of C       | of B       | of A   |
+ *     update                                                          | A    | B ....... | C ....... |
+ *
+ * The update goes through units in forward order, under the forward passes of the units before. Two backends
+ * (offload_backend.h) give the same bits. With `device`, gradients and state are copied in, AdamW runs on the device,
+ * and the state is copied back. With `host`, the CPU's AdamW updates the state in place, and new parameters are copied
+ * in.
  *
  * Nothing is stale: a unit's next use waits for its new parameters. An offloaded unit's shard in the window is
  * published by a fence of its own, before its first gather of the step (parameters.c).
  *
- * Parameters may be in host memory, too (zero_plan_offloads_params). Then an update ends there, and parameters.c
- * fetches them for every use.
+ * Parameters may be in host memory, too (zero_plan_offloads_params). Then an update ends in host memory, and
+ * parameters.c fetches them for every use.
  *
  * Functions about a unit need one whose state is offloaded (zero_plan_is_offloaded), unless they are about parameters.
  * With NULL, which means no offload, the others do nothing.

@@ -2,12 +2,16 @@
  * the shard in the window, and master_lo, m and v are copied back. The bus copies both ways at once, most of it under
  * the next forward pass, whose units wait only for their own state.
  *
- * A shard is updated in chunks, in staging buffers (state_staging.h). Events of a buffer order three streams:
+ * A shard is updated in chunks, in staging buffers (state_staging.h). Events of a buffer order three streams. With
+ * three buffers and five chunks:
  *
- *     in_stream      fetches into a buffer once it is idle and what was in it has been stored
- *     update_stream  updates what was fetched, once the step is decided: beside compute, and before it if both want the
- *                    device, since it is short and the next unit's gather waits for it
- *     out_stream     stores what was updated, behind the gradients that were sent under backward
+ *     caller's stream | last backward ............. | decide | next forward ....................................... |
+ *     in_stream       | fetch 0 | fetch 1 | fetch 2 |                              | fetch 3  | fetch 4  |
+ *     update_stream                                          | update 0 | update 1 | update 2 | update 3 | update 4 |
+ *     out_stream      | gradients ................. |                   | store 0  | store 1  | store 2  | store 3  |
+ *
+ * A chunk is fetched once its buffer is idle and what was in it has been stored. Updates run at the same time as
+ * compute, but have priority: they are short, and the next unit's gather waits for them.
  *
  * What must hold: host memory has the whole state whenever the streams are empty, so that others may read and write it
  * between steps. Hence the first chunks are fetched no earlier than in the step's last backward pass, when others may

@@ -14,9 +14,9 @@
  * A gradient buffer (stages 2-3) has one owner, the unit whose gradients it holds, from prepare until its sum is
  * queued:
  *
- *     caller's stream   | backward of C writes its buffer | backward of B ....... | sum of C | backward of A ... | sum
- * of B reduce stream     |                                 | fence, all-to-all of C           | fence, all-to-all of B
- *     buffer of C         taken                           | published                        | free behind B's fence
+ *     caller's stream | backward C | backward B .............. | sum C | backward A .............. | sum B |
+ *     reduce stream                | fence, all-to-all C   |   | fence, all-to-all B |
+ *     buffer of C     | acquired   | published ....................... | free; overwritten only behind B's fence
  *
  * Units without gradients have no buffer and no place in this order, however many come between B and C. The planner
  * goes through the same order (zero_order_unsharded_grads), so there is always a free buffer.
