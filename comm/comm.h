@@ -8,9 +8,9 @@
  * and the rest are collectives. One of both kinds (gpu/rails.c) has a barrier inside each host. Callers keep to the
  * contract and need not know which it is.
  *
- * A lane is a sequence of communication that may run beside other lanes, in a stream of its own. Within a lane, all
- * ranks make the same calls in the same order. Between lanes there is no order unless the caller makes one with events.
- * A fence covers what its stream did before it, on every rank, up to that same fence.
+ * A lane is a sequence of communication in a stream of its own, which may overlap other lanes. Within a lane, all ranks
+ * make the same calls in the same order. Between lanes there is no order unless the caller makes one with events. A
+ * fence covers what its stream did before it, on every rank, up to that same fence.
  *
  * Every function here is collective: all ranks call it in the same order with matching sizes. Asynchronous ones take
  * the stream in which they are ordered.
@@ -121,7 +121,7 @@ struct zero_comm {
     /* Among the job's processes on this host, which share its GPUs, cores and memory. */
     int job_local_rank, job_local_size;
     void *transport;    /* the transport's state */
-    zero_comm_t *host;  /* of a transport between GPUs: the host communicator beside it; else NULL */
+    zero_comm_t *host;  /* of a transport between GPUs: its host communicator; else NULL */
     bool failed;        /* a collective failed: peers may be gone, so no collective may follow */
     bool uses_mpi;      /* is one of the communicators that keep MPI running */
     bool is_world;      /* made by zero_comm_create, of all ranks of the job */
@@ -161,7 +161,7 @@ static inline int zero_comm_slice_of(int rank, int size, int group)
 
 /* Sets the call of zero.h that this rank is in, and the rank that lines are logged with, until the next zero_comm_enter
  * or zero_comm_leave. If `covers`, the small collectives that it makes (zero_comm_agree ...) go by its name too. Such a
- * call must end in zero_comm_leave, unless it fails on all ranks alike. */
+ * call must end in zero_comm_leave, unless it fails on all ranks. */
 void zero_comm_enter(zero_comm_t *comm, const zero_call_t *call, bool covers);
 /* Ends the call. Returns `status`. */
 zero_status_t zero_comm_leave(zero_comm_t *comm, zero_status_t status);
@@ -176,8 +176,8 @@ void zero_comm_drop(zero_comm_t *comm, zero_user_t user);
 zero_status_t zero_comm_self_create(zero_comm_t *comm); /* one rank */
 /* MPI messages between the ranks of *mpi_comm, an MPI_Comm; they go over a duplicate of it. */
 zero_status_t zero_comm_mpi_create(zero_comm_t *comm, const void *mpi_comm);
-/* Shared memory between the ranks of one host. Returns ZERO_ERROR_UNSUPPORTED, on all ranks alike and logged at debug
- * level, if memory cannot be shared. Takes over an mpi communicator, which from then on only ends the job. */
+/* Shared memory between the ranks of one host. Returns ZERO_ERROR_UNSUPPORTED on all ranks, logged at debug level, if
+ * memory cannot be shared. Takes over an mpi communicator, which from then on only ends the job. */
 zero_status_t zero_comm_node_create(zero_comm_t *comm);
 
 /* Messages between hosts and shared memory inside each. Takes over an mpi communicator, and returns as the one above.
@@ -189,8 +189,8 @@ zero_status_t zero_comm_hierarchical_create(zero_comm_t *comm);
 zero_status_t zero_comm_nccl_create(zero_comm_t *host, zero_comm_t **comm);
 /* The same with copy engines, between the GPUs of one host: they read peers' memory and leave the SMs to compute. If
  * `host` joins several hosts, its fences are among the ranks of each, and only these can be reached: of the calls that
- * move bulk data only `pull` may be made. Returns ZERO_ERROR_UNSUPPORTED, on all ranks of all hosts alike and logged,
- * if they cannot be used. [collective] */
+ * move bulk data only `pull` may be made. Returns ZERO_ERROR_UNSUPPORTED on all ranks of all hosts, logged, if they
+ * cannot be used. [collective] */
 zero_status_t zero_comm_copy_engine_create(zero_comm_t *host, zero_comm_t **comm);
 
 /* Returns the staging of an all_to_all over a transport that copies slices to this rank: the others need none. */

@@ -1,7 +1,7 @@
 /* communicator.c - what every communicator knows and does without moving bytes, whatever its transport: its ranks, the
  * call of zero.h that this rank is in, and how much staging memory an all-to-all takes.
  *
- * A transport between GPUs has a host communicator beside it, which keeps the call for both.
+ * A transport between GPUs has a host communicator, which keeps the call for both.
  */
 
 #include "base/bytes.h"

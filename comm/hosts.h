@@ -10,12 +10,12 @@
 #define ZERO_HOST_NAME_BYTES 56
 
 typedef struct zero_host {
-    uint64_t id;                     /* equal on ranks of one host, and there alone */
+    uint64_t id;                     /* equal on the ranks of one host, and on no others */
     char name[ZERO_HOST_NAME_BYTES]; /* truncated to fit */
 } zero_host_t;
 
 /* Finds the host of this process: by its boot, its name and the PID namespace, since containers of one machine are
- * hosts apart. ZERO_HOST_ID in the environment replaces all three; tests make several hosts of one with it. */
+ * separate hosts. ZERO_HOST_ID in the environment replaces all three; tests make several hosts of one with it. */
 void zero_host_find(zero_host_t *host);
 
 /* Folds in what tells one boot of a machine from all others, in containers or not. */

@@ -18,7 +18,7 @@ typedef struct zero_route {
 } zero_route_t;
 
 /* GPU memory of each rank in which rails stage what they receive. A round of a large gather brings a rank 7 MiB from
- * other hosts: 0.14 ms at 50 GB/s, beside which a fence of 10 us is little. */
+ * other hosts: 0.14 ms at 50 GB/s, compared to which a fence of 10 us is little. */
 #define ZERO_RAILS_STAGING_BYTES ((size_t)16 << 20)
 
 /* Returns the route of the call in which this rank gathers among `ranks`, and all others of `size` ranks each among

@@ -252,8 +252,8 @@ ZERO_API zero_status_t zero_model_add_tensor(zero_model_t *model, zero_unit_t un
 
 /* ---- Configuration -------------------------------------------------------------------------------------------------
  *
- * Begin with zero_config_default and set the stage; most programs need dtype, micro_steps, optimizer and its numbers
- * besides.
+ * Begin with zero_config_default and set the stage; most programs also need dtype, micro_steps, optimizer and its
+ * numbers.
  */
 
 typedef enum zero_dtype { ZERO_FP32, ZERO_BF16, ZERO_FP16 } zero_dtype_t;
@@ -308,7 +308,7 @@ typedef struct zero_config {
      * same. ZERO_KEEP_AUTO keeps as many as fit into the free device memory when the engine is created; on the CPU
      * none. */
     int keep;
-    bool overlap; /* GPUs: communicate beside compute */
+    bool overlap; /* GPUs: communicate while computing */
     /* Stages 0-1 with several micro-steps: reduce in every micro-step, as stages 2-3 do (true, the default), for the
      * same bits at every stage and on any number of ranks. false: add micro-steps locally, in fp32, and reduce once per
      * step, for slow networks. */
@@ -339,7 +339,7 @@ typedef struct zero_config {
      * divisor for weights whose gradients were all 0 so far. Lion uses beta1, beta2 and weight_decay; both kinds of
      * SGD use momentum and weight_decay. See Optimizers below for the formulas. */
     float beta1, beta2, eps, weight_decay, momentum;
-    float muon_momentum;   /* Muon's, for hidden matrices; beta1, beta2 and eps are for what AdamW updates beside it */
+    float muon_momentum;   /* Muon's, for hidden matrices; beta1, beta2 and eps are for what AdamW updates */
     int muon_steps;        /* of its Newton-Schulz iteration: 1..ZERO_MAX_MUON_STEPS */
     float grad_clip;       /* largest global gradient norm; 0 turns clipping off */
     int max_skipped_steps; /* after this many non-finite steps in a row zero_step_wait returns ZERO_ERROR_NONFINITE */
@@ -354,7 +354,7 @@ typedef struct zero_config {
     bool offload;
     float offload_ratio;
     zero_offload_update_t offload_update;
-    /* ZERO_OFFLOAD_UPDATE_DEVICE: at most this much device memory stages the state, beside idle activations. */
+    /* ZERO_OFFLOAD_UPDATE_DEVICE: stages the state in idle activations, and in at most this much device memory. */
     size_t offload_buffer_bytes;
     /* ZERO_OFFLOAD_UPDATE_HOST: threads per rank. 0: one less than the rank's share of the cores near its GPU. If it is
      * more than there are cores, all their hardware threads are used. */
@@ -383,8 +383,8 @@ typedef struct zero_config {
      * only units whose state is offloaded, too, are taken: state costs less to move. Not with gather_fp8 or groups of
      * shard_group. Ignored on the CPU. */
     float offload_params;
-    /* Bytes of pinned host memory that zero_stash_create will ask for in all: the host must have room for them beside
-     * offload's, within offload_ram. Ignored on the CPU. */
+    /* Bytes of pinned host memory that zero_stash_create will ask for in all: the host must have room for them in
+     * addition to offload's, within offload_ram. Ignored on the CPU. */
     size_t user_pinned_bytes;
     uint8_t reserved[8];
 } zero_config_t;
@@ -517,7 +517,7 @@ typedef struct zero_step_result {
     uint64_t reserved[2];
 } zero_step_result_t;
 
-/* Waits for the oldest step whose result has not been read, and returns its result: apart from the times, the same bits
+/* Waits for the oldest step whose result has not been read, and returns its result: except for the times, the same bits
  * on every rank. On GPUs call it one step late, so that the host can queue work ahead.
  *
  * Returns ZERO_ERROR_NONFINITE after max_skipped_steps skipped steps in a row; the result is set then, too. Returns
@@ -662,7 +662,7 @@ ZERO_API void zero_host_memory(uint64_t *total_bytes, uint64_t *available_bytes)
  * libraries, graphs, streams and events. nvidia-smi shows 0.6 GiB over the plan on an H200. A 64th, but at least 1 GiB,
  * and no more than an eighth. */
 ZERO_API uint64_t zero_bytes_to_plan(uint64_t available_bytes);
-/* Returns the host memory beside a GPU that each of a host's n_ranks ranks may take for offload (zero_memory_t's
+/* Returns the host memory that each of a host's n_ranks ranks, with a GPU each, may use for offload (zero_memory_t's
  * pinned_bytes): together `share` (zero_config_t's offload_ram) of total_bytes, and no more than
  * zero_bytes_to_plan(available_bytes). Both are zero_host_memory's. zero_engine_create refuses a plan that takes more.
  */
@@ -811,16 +811,16 @@ typedef struct zero_group {
     uint8_t reserved[40];
 } zero_group_t;
 /* Gives one tensor settings of its own, from the next step on, such as a smaller learning rate for an embedding or
- * other betas for a head. group: NULL takes them back. Call it before every step for a schedule: a call costs no memory
+ * other betas for a head. group: NULL removes them. Call it before every step for a schedule: a call costs no memory
  * and no waiting. While any tensor has settings of its own, a step runs one more small kernel. The norm is still that
  * of all gradients. An optimizer of your own finds the tensor's lr and decay in zero_own_update_t.
  *
  * A zero_load or zero_init_parameters leaves the settings as they are. Checkpoints do not have them, as they do not
  * have zero_config_t: set them again when you resume.
  *
- * Call it between steps, on every rank alike; results may be pending. Ranks compare the settings of all tensors in the
- * next step: zero_step_wait returns ZERO_ERROR_MISMATCH if they differ, and the step has changed nothing. A frozen
- * tensor is ZERO_ERROR_ARGUMENT. */
+ * Call it between steps, on every rank with the same settings; results may be pending. Ranks compare the settings of
+ * all tensors in the next step: zero_step_wait returns ZERO_ERROR_MISMATCH if they differ, and the step has changed
+ * nothing. A frozen tensor is ZERO_ERROR_ARGUMENT. */
 ZERO_API zero_status_t zero_set_group(zero_engine_t *engine, zero_tensor_t tensor, const zero_group_t *group);
 /* Returns the settings that the next step takes: those of zero_set_group, else lr_scale 1 and the configuration's, with
  * weight_decay 0 if the tensor is declared without decay. Change what it returns and set that. */
@@ -1046,7 +1046,7 @@ ZERO_API const char *zero_memory_name(zero_memory_category_t category); /* such 
 typedef struct zero_memory {
     uint64_t
         bytes[ZERO_MEMORY_MAX_CATEGORIES]; /* on the rank's device: GPU memory, or host memory if that is the CPU */
-    uint64_t pinned_bytes;                 /* of host memory beside a GPU, for offload and stashes */
+    uint64_t pinned_bytes;                 /* of host memory, if the device is a GPU: offload, stashes */
     uint64_t reserved[3];
 } zero_memory_t;
 
@@ -1083,8 +1083,8 @@ typedef struct zero_traffic {
  *     stage 0      the same of reduced gradients, in fp32
  *     all stages   G (N - 1) / N in each micro-step; 0-1 once in a step without reduce_every_micro_step
  *
- * and less than 1 KiB a rank beside. Gradients of offloaded units that find idle activations do not leave the GPU, and
- * are then fewer to_gpu_bytes and to_host_bytes than planned. For groups see docs/design.md. What ranks gather from
+ * and less than 1 KiB a rank in addition. Gradients of offloaded units that find idle activations do not leave the GPU,
+ * and are then fewer to_gpu_bytes and to_host_bytes than planned. For groups see docs/design.md. What ranks gather from
  * another host crosses the network once: each of a host's l ranks receives one l-th of it, and gets the rest from the
  * others. Not so on the CPU if kind is ZERO_COMM_MPI, nor between GPUs if hosts have unequal parts of the gather, or
  * kind is ZERO_COMM_NCCL: then NCCL passes what all ranks gather around rings, and every slice but one enters each
@@ -1097,7 +1097,7 @@ ZERO_API zero_status_t zero_plan_traffic(const zero_model_t *model, const zero_c
 typedef struct zero_solve_limits {
     bool stage, keep, offload_ratio, shard_group; /* those that are true are chosen; the others stay as configured */
     uint64_t device_bytes;                        /* of its device that each rank may take, with config->user_bytes */
-    uint64_t pinned_bytes; /* of host memory beside a GPU that each rank may take, with config->user_pinned_bytes */
+    uint64_t pinned_bytes; /* of host memory that each rank may use for offload, with config->user_pinned_bytes */
     /* Bytes a second that a rank receives from ranks of its own host and from other hosts, and that offload copies to
      * the GPU and back at once. Above 0. */
     double local_rate, network_rate, pcie_rate;
@@ -1158,8 +1158,8 @@ ZERO_API zero_status_t zero_alloc_activations(zero_engine_t *engine, zero_unit_t
  * CPU each buffer has memory of its own and nothing is copied; the calls check their order. */
 typedef struct zero_stash zero_stash_t;
 
-/* Takes memory for n_buffers buffers of buffer_bytes each, which begin at multiples of 256 bytes. Device memory counts
- * as ZERO_MEMORY_ACTIVATIONS, host memory as pinned_bytes. The latter must be announced in zero_config_t's
+/* Allocates memory for n_buffers buffers of buffer_bytes each, which begin at multiples of 256 bytes. Device memory
+ * counts as ZERO_MEMORY_ACTIVATIONS, host memory as pinned_bytes. The latter must be announced in zero_config_t's
  * user_pinned_bytes: ZERO_ERROR_MEMORY otherwise. The engine owns the stash and frees it when it is destroyed. Only
  * before the first zero_begin, with the same numbers on every rank. [collective] */
 ZERO_API zero_status_t zero_stash_create(zero_engine_t *engine, int n_buffers, size_t buffer_bytes, int n_slots,
@@ -1214,12 +1214,12 @@ ZERO_API const char *zero_engine_transport(const zero_engine_t *engine);
  * at any stage and in any dtype, resumes from a checkpoint, with the same master weights and moments to the bit. All
  * ranks must see the same directory.
  *
- * You may keep other things beside checkpoints. libzero removes a directory only if it is empty, has libzero's
+ * You may keep other things next to checkpoints. libzero removes a directory only if it is empty, has libzero's
  * manifest, or has the marker of a checkpoint that is being written. If something else has the name of the step to be
  * saved, it is renamed (to step-00000010.moved, for example), with a warning.
  */
 
-/* A file that a checkpoint gets beside libzero's own, such as a tokenizer's. */
+/* A file that a checkpoint gets in addition to libzero's own, such as a tokenizer's. */
 typedef struct zero_save_file {
     const char *name; /* without '/' and ".."; neither hidden nor a name of libzero's files */
     const void *data;
@@ -1309,7 +1309,7 @@ ZERO_API zero_status_t zero_load_partial(zero_engine_t *engine, const zero_check
  * They depend on config's dtype and optimizer alone. */
 ZERO_API zero_status_t zero_checkpoint_bytes(const zero_model_t *model, const zero_config_t *config, uint64_t *n_bytes);
 /* Creates `directory` on every host, removes all checkpoints in it but that of step `but`, if there is one, and what
- * interrupted saves have left, and checks that a new copy of n_bytes fits in beside an old one. Returns
+ * interrupted saves have left, and checks that a new copy of n_bytes fits in next to an old one. Returns
  * ZERO_ERROR_MEMORY if it does not, with the numbers, and ZERO_ERROR_USAGE if two hosts share the directory. Warns if
  * it is not in memory (tmpfs). [collective] */
 ZERO_API zero_status_t zero_host_copies_prepare(zero_comm_t *comm, const char *directory, uint64_t n_bytes,

@@ -459,7 +459,7 @@ class engine
     {
         check(zero_set_group(get(), tensor, &group));
     }
-    /* Takes the tensor's own settings back. */
+    /* Removes the tensor's own settings. */
     void reset_group(zero_tensor_t tensor)
     {
         check(zero_set_group(get(), tensor, nullptr));

@@ -3,7 +3,7 @@
  *
  * The values are those of dynamic tree quantization (Dettmers et al. 2022, arXiv:2110.02861), as bitsandbytes'
  * create_dynamic_map has them: 0, 1, and between 10^(i - 7) and 10^(i - 6), for i = 0..6, the means of n(i) equal
- * intervals; n(i) = 2^i beside a sign, 2^(i + 1) without one. So small numbers keep their order of magnitude, and large
+ * intervals; n(i) = 2^i with a sign, 2^(i + 1) without one. So small numbers keep their order of magnitude, and large
  * ones have the finer steps.
  *
  * Codes are numbered so that their arithmetic is short. A magnitude n stands for interval n - n(i) of the decade i with
@@ -13,8 +13,9 @@
  *
  * What must hold: decoded numbers are encoded to the same codes and scale, so that state passes through fp32 (files,
  * zero_get_state, another number of ranks) unchanged. It does: the number with the largest magnitude is decoded to the
- * scale itself; the others are smaller by 0.3% at least; each is rounded by a few 2^-24 on its way, and neighbours are
- * 0.3% apart. A scale below ZERO_SCALE8_MIN, with which decoded numbers could be denormal, becomes 0, with all numbers.
+ * scale itself; the others are smaller by 0.3% at least; each is rounded by a few 2^-24 on its way, and neighbours
+ * differ by 0.3%. A scale below ZERO_SCALE8_MIN, with which decoded numbers could be denormal, becomes 0, with all
+ * numbers.
  */
 #ifndef ZERO_ADAM8_MATH_H
 #define ZERO_ADAM8_MATH_H

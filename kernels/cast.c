@@ -1,9 +1,9 @@
 /* cast.c - casts between dtypes on the CPU, and the split of fp32 master weights into parameter and master_lo and its
  * inverse.
  *
- * The conversions of one element are in shard_math.h, in integer arithmetic, so that every instruction set rounds
- * alike. A table has one loop over a run of elements for each pair of dtypes. Threads share the runs. Called through
- * the table of kernels.
+ * The conversions of one element are in shard_math.h, in integer arithmetic, so that every instruction set rounds in
+ * the same way. A table has one loop over a run of elements for each pair of dtypes. Threads share the runs. Called
+ * through the table of kernels.
  */
 #include "kernels/shard_isa.h"
 #include "kernels/shard_math.h"

@@ -47,7 +47,7 @@ static inline void add_products(const float *p, const float *q, size_t depth, fl
     memcpy(sums, kept, sizeof kept);
 }
 
-/* Packs number k of `rows` rows, which lie `stride` apart. */
+/* Packs number k of `rows` rows, whose stride is `stride`. */
 static inline void pack_row(const float *from, size_t stride, size_t rows, size_t width, float *to)
 {
     for (size_t i = 0; i < rows; ++i)
@@ -250,8 +250,8 @@ static inline float update_of(const zero_muon_t *args, const zero_muon_segment_t
                                            : zero_float_of_bf16(((const uint16_t *)args->update)[segment->at + i]);
 }
 
-/* The same loop for each dtype of parameters, which are joined with what master weights need beside them, stepped, and
- * split again. */
+/* The same loop for each dtype of parameters, which are joined with the rest of the master weights, stepped, and split
+ * again. */
 static void apply_to_segment(const zero_muon_t *args, const zero_muon_segment_t *segment)
 {
     const zero_tensor_scalars_t *own = args->by_tensor ? &args->by_tensor[segment->tensor] : NULL;

@@ -1,8 +1,8 @@
 /* shard.h - the arithmetic of a sharded step: one table of functions per device.
  *
- * The table has what libzero needs of a device besides copies: AdamW over a flat shard, the sum of gradient slices in
- * order, the norm's exact sum, casts and initial values. Every function gives the same bits on every device and
- * instruction set: each output element is a fixed expression of IEEE fp32 operations (fma, +, *, /, sqrt, round to
+ * The table has what libzero needs of a device in addition to copies: AdamW over a flat shard, the sum of gradient
+ * slices in order, the norm's exact sum, casts and initial values. Every function gives the same bits on every device
+ * and instruction set: each output element is a fixed expression of IEEE fp32 operations (fma, +, *, /, sqrt, round to
  * nearest even), without reassociation and without contraction beyond the fma as written. So results do not depend
  * either on how work is split over threads, blocks or ranks. Denormals are kept. A NaN that arithmetic makes is stored
  * as 0x7fc00000, since devices make different ones.
@@ -16,8 +16,8 @@
 
 #include "zero.h"
 
-/* One run of elements that the optimizer treats alike. Offsets are in elements from the base pointers of zero_adam_t.
- */
+/* One run of elements that the optimizer treats in the same way. Offsets are in elements from the base pointers of
+ * zero_adam_t. */
 typedef struct zero_adam_segment {
     uint64_t n_elems;
     uint64_t param; /* in param */
@@ -92,7 +92,7 @@ typedef struct zero_muon_segment {
     uint64_t n_elems;
     uint64_t param, state, grad; /* as in zero_adam_segment_t */
     uint64_t at;                 /* in zero_muon_t's update */
-    float decay, scale;          /* scale: of the update, beside the learning rate */
+    float decay, scale;          /* scale: of the update, in addition to lr */
     uint32_t tensor;
 } zero_muon_segment_t;
 
@@ -118,7 +118,7 @@ typedef struct zero_muon {
 #define ZERO_MUON_C 2.0315f
 #define ZERO_MUON_EPS 1e-7f
 
-/* What products on CUDA need beside memory. */
+/* What products on CUDA need in addition to memory. */
 typedef struct zero_orthogonalizer zero_orthogonalizer_t;
 #define ZERO_ORTHOGONALIZE_WORKSPACE_BYTES ((size_t)8 << 20)
 /* As many matrices are orthogonalized side by side at most. GPT-2 1558M's on an H200, one to four at a
@@ -128,9 +128,9 @@ enum { ZERO_ORTHOGONALIZE_LANES = 2 };
 /* A matrix x[rows][cols] that is made all but orthogonal, in place:
  *     x = x / max(Frobenius norm of x, ZERO_MUON_EPS)
  *     n_steps times: g = x x^T, x = A x + (B g + C g g) x; if rows > cols instead g = x^T x, x = A x + x (B g + C g g)
- * On the CPU x and scratch are fp32 and bits are the same with every instruction set and number of threads. On CUDA
- * x is bf16, products are cuBLASLt's in fp16 with sums in fp32, and bits are the same on GPUs of one kind. There x and
- * scratch are aligned to 256 bytes, and what is below is needed. */
+ * On the CPU x and scratch are fp32 and bits are the same with every instruction set and number of threads. On CUDA x
+ * is bf16, products are cuBLASLt's in fp16 with sums in fp32, and bits are the same on GPUs of one kind. On CUDA x and
+ * scratch must be aligned to 256 bytes, and the members below are needed. */
 typedef struct zero_orthogonalize {
     void *x, *scratch;                     /* scratch: zero_orthogonalize_scratch elements of x's size */
     zero_orthogonalizer_t *orthogonalizer; /* CUDA; NULL on the CPU, as is workspace */
@@ -202,7 +202,7 @@ typedef struct zero_step_rules { /* constant for a run */
     uint32_t loss_scale_hysteresis; /* the scale is halved by this overflow since it last grew, and by later ones */
 } zero_step_rules_t;
 
-/* What one tensor's scalars are made of, beside those of the step. */
+/* What one tensor's scalars are computed from, together with those of the step. */
 typedef struct zero_tensor_rules {
     float lr_scale, beta1, beta2, eps, decay;
 } zero_tensor_rules_t;

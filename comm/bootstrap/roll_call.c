@@ -29,7 +29,7 @@ typedef struct roll_call {
     entry_t of[]; /* [size] */
 } roll_call_t;
 
-/* Between hosts a rank may well be there and only be out of reach. */
+/* Names the ranks that are missing. A rank of another host may be running and only be out of reach. */
 static zero_status_t name_missing(const zero_comm_t *comm, const roll_call_t *calls)
 {
     char missing[256] = "";
@@ -96,9 +96,8 @@ zero_status_t zero_roll_call(zero_comm_t *comm, MPI_Comm mpi)
 }
 
 /* ---- start watch ---- */
-/* *
- * Every rank that has come runs this thread. The other ranks of its host find it in /proc by the thread's name,
- * whatever MPI is doing. Processes of this job are found by the job's name, which the launcher puts in their
+/* Every rank that has come runs this thread. The other ranks of its host find it in /proc by the thread's name,
+ * whatever MPI is doing. Processes of this job are found by the job's name, which the launcher sets in their
  * environment. The launcher's wrapper processes have it too, so a rank has come if any of its processes has the thread.
  */
 
@@ -134,7 +133,7 @@ static size_t read_some(const char *path, char *text, size_t n_bytes)
     return n;
 }
 
-/* Returns the value of "NAME=" in a list of zero-terminated strings; NULL if it is not there. */
+/* Returns the value of "NAME=" in a list of zero-terminated strings; NULL if it is not in the list. */
 static const char *value_of(const char *strings, const char *name)
 {
     for (; *strings != '\0'; strings += strlen(strings) + 1)

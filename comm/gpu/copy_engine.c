@@ -9,7 +9,7 @@
  * cyclic, so the 32 bits may wrap around. They start at the last value, so that every run wraps at its first fence.
  *
  * Why a copy after a fence reads what was written before it:
- *     - The writer's kernels and copies are done when its stream comes to the fence, and cuStreamWriteValue puts a
+ *     - The writer's kernels and copies are done when its stream comes to the fence, and cuStreamWriteValue issues a
  *       system-scope fence before its write. So the data is in the owner's L2, through which all GPUs read that memory,
  *       before any peer can see the epoch.
  *     - The reader's copies start when its stream has passed all waits. They read from the owner's L2 through NVLink.
@@ -24,8 +24,8 @@
  * streams drain.
  *
  * A gather that is not in place must copy the rank's own slice locally. CUDA always runs such a copy as a kernel (seen
- * with CUDA 13 on an H200), which has to wait if a GEMM fills the SMs. So it has a stream of its own, beside the copies
- * from peers.
+ * with CUDA 13 on an H200), which has to wait if a GEMM fills the SMs. So it has a stream of its own, and overlaps the
+ * copies from peers.
  *
  * CUDA maps streams to few hardware queues (CUDA_DEVICE_MAX_CONNECTIONS, 8 by default), so a waiting fence can hold up
  * what another stream has queued behind it. Therefore every rank must issue the calls of all lanes in the same order.
@@ -56,7 +56,7 @@ typedef CUresult (*mem_ops_fn_t)(CUstream stream, unsigned n_ops, CUstreamBatchM
 typedef struct lane {
     uint32_t epoch;          /* of the last fence that was issued */
     cudaEvent_t passed;      /* recorded after that fence */
-    cudaStream_t own_copies; /* for copies of the own slice, beside the lane's stream */
+    cudaStream_t own_copies; /* copies of the own slice, which overlap the lane's stream */
     cudaEvent_t fork, join;  /* order own_copies after and before the lane's stream */
 } lane_t;
 
@@ -178,7 +178,7 @@ static cudaError_t issue_fence(zero_comm_t *comm, zero_lane_t lane, cudaStream_t
         ops[n_ops++] = wait_for_epoch(epoch_at(engine, me, lane, (me + i) % n), epoch);
     CUresult result = engine->mem_ops((CUstream)stream, n_ops, ops, 0);
     if (result != CUDA_SUCCESS)
-        return (cudaError_t)result; /* runtime and driver number their errors alike */
+        return (cudaError_t)result; /* runtime and driver have the same error numbers */
     return cudaEventRecord(engine->lanes[lane].passed, stream);
 }
 
@@ -217,8 +217,8 @@ static void copy_engine_release(zero_comm_t *comm)
 
 /* ---- Bulk data ---- */
 
-/* Queues the copies from this rank's own window beside `stream`. If there are any, the caller must wait for
- * lane->join. */
+/* Queues the copies from this rank's own window in a stream that overlaps `stream`. If there are any, the caller must
+ * wait for lane->join. */
 static zero_status_t pull_own(const zero_comm_t *comm, lane_t *lane, const zero_window_t *window,
                               const zero_pull_t *pulls, int n, cudaStream_t stream, bool *has_own)
 {

@@ -1,10 +1,10 @@
 /* nccl.c - the NCCL transport between GPUs: NCCL's all-gather, and an all-to-all made of sends and receives, or NCCL's
  * reduce-scatter if the configuration asks for it.
  *
- * Beside it is a host communicator (node, mpi, hierarchical or self), which brings the ranks together and carries small
- * host data. Windows are device memory. NCCL's calls are ordered by their streams on both sides, so a fence does
- * nothing. NCCL's communicators are non-blocking: a call that is still in progress is polled until the host
- * communicator's deadline, so that a peer that never comes is an error and not a hang.
+ * It has a host communicator (node, mpi, hierarchical or self), which brings the ranks together and carries small host
+ * data. Windows are device memory. NCCL's calls are ordered by their streams on both sides, so a fence does nothing.
+ * NCCL's communicators are non-blocking: a call that is still in progress is polled until the host communicator's
+ * deadline, so that a peer that never comes is an error and not a hang.
  *
  * A single rank does not use NCCL.
  */
@@ -44,13 +44,13 @@ static zero_status_t nccl_fail(zero_comm_t *comm, ncclComm_t nccl, ncclResult_t 
 }
 
 /* Waits until NCCL has accepted a call. It does so at once, except when a connection is used for the first time. */
-static zero_status_t settle(zero_comm_t *comm, ncclComm_t nccl, ncclResult_t result, const char *call)
+static zero_status_t await_call(zero_comm_t *comm, ncclComm_t nccl, ncclResult_t result, const char *call)
 {
     int64_t deadline = zero_now_ns() + comm->timeout_ns;
     while (result == ncclInProgress) {
-        ncclResult_t asked = ncclCommGetAsyncError(nccl, &result);
-        if (asked != ncclSuccess)
-            return nccl_fail(comm, nccl, asked, "ncclCommGetAsyncError");
+        ncclResult_t polled = ncclCommGetAsyncError(nccl, &result);
+        if (polled != ncclSuccess)
+            return nccl_fail(comm, nccl, polled, "ncclCommGetAsyncError");
         if (result == ncclInProgress && zero_now_ns() > deadline) {
             comm->failed = true;
             return zero_fail(ZERO_ERROR_TIMEOUT, "%s did not end within %g s (ZERO_TIMEOUT_S)", call,
@@ -61,7 +61,7 @@ static zero_status_t settle(zero_comm_t *comm, ncclComm_t nccl, ncclResult_t res
     return result == ncclSuccess ? ZERO_OK : nccl_fail(comm, nccl, result, call);
 }
 
-#define ZERO_TRY_NCCL(comm, nccl, call) ZERO_TRY(settle((comm), (nccl), (call), #call))
+#define ZERO_TRY_NCCL(comm, nccl, call) ZERO_TRY(await_call((comm), (nccl), (call), #call))
 
 /* ---- Windows ---- */
 
@@ -219,7 +219,7 @@ static void nccl_destroy(zero_comm_t *comm)
         nccl_release(comm);
     for (int i = 0; i < N_COMMS; i++) {
         ncclComm_t nccl = transport->comms[i];
-        if (nccl && settle(comm, nccl, ncclCommFinalize(nccl), "ncclCommFinalize") == ZERO_OK)
+        if (nccl && await_call(comm, nccl, ncclCommFinalize(nccl), "ncclCommFinalize") == ZERO_OK)
             ncclCommDestroy(nccl);
         else if (nccl)
             ncclCommAbort(nccl);
@@ -261,7 +261,7 @@ static zero_status_t connect(zero_comm_t *comm, ncclComm_t *nccl)
     ZERO_TRY(zero_comm_agree(comm, status));
     ZERO_TRY(zero_comm_gpu_broadcast(comm, &id, sizeof id, 0));
     ncclResult_t result = ncclCommInitRankConfig(nccl, comm->size, id, comm->rank, &config);
-    return zero_comm_agree(comm, settle(comm, *nccl, result, "ncclCommInitRankConfig"));
+    return zero_comm_agree(comm, await_call(comm, *nccl, result, "ncclCommInitRankConfig"));
 }
 
 zero_status_t zero_comm_nccl_create(zero_comm_t *host, zero_comm_t **comm)

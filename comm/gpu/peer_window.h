@@ -6,7 +6,8 @@
 #include "base/log.h"
 #include "comm/comm.h"
 
-/* Creates a window with every byte set to `fill`. Failures are logged at `level`; all ranks fail alike. [collective] */
+/* Creates a window with every byte set to `fill`. Failures are logged at `level`; if one rank fails, all do.
+ * [collective] */
 zero_status_t zero_peer_window_create(zero_comm_t *comm, size_t n_bytes, int fill, zero_log_level_t level,
                                       zero_window_t *window);
 /* Destroys it, when no stream of this rank uses it any more. [collective, unless the communicator failed] */

@@ -4,27 +4,26 @@
  *
  * A rail is the ranks with the same place in their hosts. To gather, each rank receives the slices of its rail into
  * staging memory that its neighbours read, and each copies from all neighbours: their own slices from their windows,
- * those of other hosts from their staging. What does not leave a host is copied there. If the ranks that gather
+ * those of other hosts from their staging. What does not leave a host is copied inside it. If the ranks that gather
  * together are one on each host, or unequally many, they exchange messages (comm/routes.h).
  *
- * Large slices come in rounds. Each lane has two sides of staging memory, used in turn, and a stream beside its own in
- * which it receives:
+ * Large slices come in rounds. Each lane has two sides of staging memory, used in turn, and a second stream in which it
+ * receives:
  *
- *     beside:     receive round 0    .  receive round 1    .  receive round 2 ...
- *     the lane's: copy own host's .. fence  copy round 0 .. fence  copy round 1 ...
+ *     receive stream | receive round 0  |         | receive 1    |         | receive 2    |         | ...
+ *     lane's stream  | copy own host's  | fence 0 | copy 0       | fence 1 | copy 1       | fence 2 | copy 2 ...
  *
- * The lane waits for a round (`received`), and passes a fence among the ranks of the host: then all of them have
- * received it, and may copy. Before the round after the next is received into the same side, the stream beside waits
- * for that round's fence (`passed`), to which each neighbour comes only behind its copies from that side. This holds
- * from call to call, too, because a call begins behind the last fence of the one before (`forked`). So a side is
- * overwritten only when all have read it.
+ * The lane waits for round r (`received`) and passes fence r among the ranks of the host: then all of them have
+ * received it, and copy. Meanwhile round r + 1 is received into the other side, behind fence r (`passed`): a neighbour
+ * comes to that only behind its copies of round r - 1, which read this side. A call begins behind the last fence of the
+ * one before (`forked`). So a side is overwritten only when all have read it.
  *
  * In an all-to-all every slice is for one rank alone, so nothing can be saved: slices of this host's ranks are copied
  * from their windows, those of others are messages.
  *
  * Why the contract of comm.h holds although a fence joins the ranks of one host alone: ranks of other hosts never read
  * this rank's memory. What they get is sent in this rank's own streams, between its fences: behind what wrote it, and
- * before whatever may overwrite it, since the lane waits for the stream beside. What they sent has arrived when the
+ * before whatever may overwrite it, since the lane waits for the receive stream. What they sent has arrived when the
  * lane goes on. Ranks of this host are ordered as by `local` alone.
  *
  * Within a call, the streams wait only for what was queued before, here or by the same call of a peer, so no order of
@@ -40,7 +39,7 @@
 #define SLOT_ALIGN ((size_t)512)
 
 typedef struct rail_lane {
-    zero_stream_t receives; /* beside the lane's own stream */
+    zero_stream_t receives; /* the receive stream */
     struct zero_event *forked, *received, *passed;
     size_t at, side_bytes; /* its two sides, in the staging window */
     uint32_t n_rounds;     /* so far: the lowest bit is the side */
@@ -152,7 +151,7 @@ static zero_status_t fence(zero_comm_t *comm, zero_lane_t lane, zero_stream_t st
     return note(comm, local->ops->fence(local, lane, stream));
 }
 
-/* ---- The stream beside a lane's own ---- */
+/* ---- The receive stream ---- */
 
 static zero_status_t record(const rails_t *rails, struct zero_event *event, zero_stream_t stream)
 {
@@ -172,7 +171,7 @@ static zero_status_t receive_behind(const rails_t *rails, zero_lane_t lane, stru
     return wait_for(rails, rails->lanes[lane].receives, event);
 }
 
-/* Exchanges the first n of rails->exchanges beside the lane's stream. */
+/* Exchanges the first n of rails->exchanges in the receive stream. */
 static zero_status_t exchange_overlapped(const rails_t *rails, zero_lane_t lane, int n, size_t n_bytes)
 {
     const rail_lane_t *of = &rails->lanes[lane];

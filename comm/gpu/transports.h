@@ -1,5 +1,5 @@
-/* transports.h - what the transports between GPUs share. Each has a host communicator beside it (node, mpi or self),
- * which brings the ranks together, carries small host data, and must outlive it.
+/* transports.h - what the transports between GPUs share. Each has a host communicator (node, mpi or self), which brings
+ * the ranks together, carries small host data, and must outlive the transport.
  */
 #ifndef ZERO_TRANSPORTS_H
 #define ZERO_TRANSPORTS_H
@@ -16,8 +16,8 @@ void zero_comm_gpu_destroy(zero_comm_t *comm);
 /* Returns true if no collective may follow, because one failed here or on the host. */
 bool zero_comm_gpu_failed(const zero_comm_t *comm);
 
-/* Returns the GPU memory that a window takes: whole pages of 2 MiB. CUDA aligns smaller blocks to less than windows
- * promise, and puts several into one page, which peers would then map as a whole. */
+/* Returns the size of a window in GPU memory: whole pages of 2 MiB. CUDA aligns smaller blocks to less than windows
+ * promise, and packs several into one page, which peers would then map as a whole. */
 size_t zero_comm_gpu_window_bytes(size_t n_bytes);
 
 /* Entries of the transports' tables. Peers' slices are received into staging. */
@@ -38,8 +38,8 @@ void zero_comm_gpu_abort(zero_comm_t *comm, int exit_code);
 
 /* Joins the ranks of `host`. local: a transport of the same ranks that reads the memory of those on one host (pull);
  * between: one that sends messages (exchange), and of a window reads this rank's part alone. On success both belong to
- * *comm. staging_bytes: of each rank's device memory, taken with the first window. Of the device
- * only streams and events are used. [collective] */
+ * *comm. staging_bytes: of each rank's device memory, allocated with the first window. Of the device only streams and
+ * events are used. [collective] */
 zero_status_t zero_comm_rails_create(zero_comm_t *host, zero_comm_t *local, zero_comm_t *between, zero_device_t *device,
                                      const zero_device_ops_t *ops, size_t staging_bytes, zero_comm_t **comm);
 

@@ -1,7 +1,7 @@
 /* node.c - the transport of one host: ranks read each other's memory.
  *
  * Windows are shared blocks. fence is a barrier, all_gather copies from the peers' windows, and all_to_all only returns
- * addresses in them. Small host data goes through a mailbox that each rank has beside its entry in the barrier. A
+ * addresses in them. Small host data goes through a mailbox that each rank has next to its entry in the barrier. A
  * mailbox has two sides that are used in turn, so one barrier per chunk is enough: before a side is written again there
  * is another barrier, to which its readers come only when they have read it.
  *
@@ -18,7 +18,7 @@
 
 #define MAILBOX_BYTES (32 << 10)
 
-/* What a rank shares with its peers besides windows. */
+/* What a rank shares with its peers in addition to windows. */
 typedef struct node_control {
     zero_barrier_entry_t entry;
     unsigned char mailbox[2][MAILBOX_BYTES];

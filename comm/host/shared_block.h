@@ -17,7 +17,7 @@ typedef struct zero_shared_block {
 } zero_shared_block_t;
 
 /* Creates a block of n_bytes from each rank, zeroed. Other ranks' parts are read-only unless all_write. The ranks
- * exchange over `via` what they need to find each other's memory. Fails on all ranks alike: the rank that detects the
+ * exchange over `via` what they need to find each other's memory. If one rank fails, all do: the rank that detects the
  * failure logs at `level`, the others get ZERO_ERROR_PEER. `via` can still be used unless it failed itself.
  * [collective] */
 zero_status_t zero_shared_block_create(zero_comm_t *via, size_t n_bytes, bool all_write, zero_log_level_t level,

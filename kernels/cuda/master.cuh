@@ -118,8 +118,8 @@ __device__ static bool holds(const zero_adam_segment_t &segment, uint64_t state,
  *     HAS_GROUPS and, if that is true,
  *     bool group(args, segment, scalars, state)      updates the whole group, or returns false
  *
- * BY_TENSOR: with the scalars of single tensors. Apart, since they take registers, of which AdamW's speed has none to
- * spare. */
+ * BY_TENSOR: with the scalars of single tensors. A separate kernel, since they take registers, of which AdamW's speed
+ * has none to spare. */
 template <typename UPDATE, bool BY_TENSOR>
 __device__ static __forceinline__ void update_elements(const zero_adam_t &args, uint64_t first)
 {

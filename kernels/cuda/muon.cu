@@ -9,7 +9,7 @@
 #include "kernels/cuda/shard_cuda.h"
 
 constexpr unsigned THREADS = 256;
-constexpr unsigned THREAD_ELEMS = 8; /* of a segment, THREADS apart */
+constexpr unsigned THREAD_ELEMS = 8; /* of a segment, with stride THREADS */
 constexpr unsigned BLOCK_ELEMS = THREADS * THREAD_ELEMS;
 
 /* ---- Momentum and step ---------------------------------------------------------------------------------------------

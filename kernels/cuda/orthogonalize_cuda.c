@@ -14,10 +14,10 @@
  *
  * The products of one matrix do not fill a GPU. So matrices are computed side by side, in several streams.
  *
- * The algorithm of a product is the first that cuBLASLt's heuristics name, for shape and types alone: buffers are
- * aligned alike on every rank. So GPUs of one kind compute the same bits, whichever rank has the matrix, alone or
- * beside others. Algorithms that add partial sums by atomics or in a narrow type are excluded. Products are described
- * once for each shape and kept.
+ * The algorithm of a product is the first that cuBLASLt's heuristics name, for shape and types alone: buffers have the
+ * same alignment on every rank. So GPUs of one kind compute the same bits, whichever rank has the matrix, alone or
+ * together with others. Algorithms that add partial sums by atomics or in a narrow type are excluded. Products are
+ * described once for each shape and kept.
  */
 #include <stdlib.h>
 
@@ -40,7 +40,7 @@ typedef struct shape {
     struct shape *next;
 } shape_t;
 
-/* A stream beside the caller's, and the event behind its last matrix. */
+/* A stream that overlaps the caller's, and the event behind its last matrix. */
 typedef struct lane {
     cudaStream_t stream;
     cudaEvent_t done;

@@ -14,7 +14,7 @@ import numpy
 from ._zero_h import BF16, FP16, FP32
 
 _CPU, _CUDA = 1, 2  # kDLCPU, kDLCUDA
-UINT32, UINT64 = "u4", "u8"  # beside zero_dtype_t's
+UINT32, UINT64 = "u4", "u8"  # in addition to zero_dtype_t's
 # Name; kDLFloat, kDLBfloat or kDLUInt; bits.
 _TYPES = {FP32: ("float32", 2, 32), FP16: ("float16", 2, 16), BF16: ("bfloat16", 4, 16), UINT32: ("uint32", 1, 32),
           UINT64: ("uint64", 1, 64)}

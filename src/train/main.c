@@ -69,8 +69,8 @@ static zero_status_t resolve_device(options_t *options, zero_comm_t *comm)
     return report_agree(comm, status);
 }
 
-/* Turns --auto-resume into --resume if there is a checkpoint in checkpoint.dir or memory_dir; a --resume DIR beside it
- * is for the case that there is none. */
+/* Turns --auto-resume into --resume if there is a checkpoint in checkpoint.dir or memory_dir; a --resume DIR given as
+ * well is for the case that there is none. */
 static zero_status_t find_checkpoint(options_t *options, zero_comm_t *comm)
 {
     checkpoints_found_t found;

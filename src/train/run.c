@@ -178,8 +178,8 @@ static zero_status_t open_checkpoints(run_t *run)
 
 /* ---- memory ---- */
 
-/* Takes the memory that is planned, and fills it. */
-static zero_status_t take_memory(run_t *run)
+/* Allocates the memory that is planned, and fills it. */
+static zero_status_t allocate_memory(run_t *run)
 {
     session_t *s = &run->session;
     ZERO_TRY(session_create_engine(s, (int64_t)run->micro_steps * (run->n_late + 1)));
@@ -195,7 +195,7 @@ static zero_status_t take_memory(run_t *run)
 static zero_status_t create_engine(run_t *run)
 {
     ZERO_TRY(fit_check(run->session.options, run->session.comm, run->session.device, &run->planned));
-    return fit_explain(take_memory(run), &run->planned, run->session.device);
+    return fit_explain(allocate_memory(run), &run->planned, run->session.device);
 }
 
 /* ---- outputs ---- */
@@ -321,7 +321,7 @@ static zero_status_t train_step(run_t *run, int64_t step)
         ZERO_TRY(model_train(&run->session.model, batch, loss_weight(run->train)));
     }
     run->n_counted[step % 2] = data_n_counted(run->train);
-    ZERO_TRY(fp8_put_range(&run->session.model));
+    ZERO_TRY(fp8_store_range(&run->session.model));
     zero_set_notice(run->session.engine, (uint32_t)stop_requested());
     ZERO_TRY(zero_step(run->session.engine, (float)lr_at(&o->train, step), run->session.model.loss,
                        run->session.model.ctx.stream));

@@ -37,7 +37,7 @@ typedef struct run {
     trace_t *trace;
     metrics_t *metrics; /* rank 0's, as tensorboard */
     tensorboard_t *tensorboard;
-    zero_status_t logged; /* rank 0: whether both have taken every row */
+    zero_status_t logged; /* rank 0: whether both have every row */
     checkpoints_t checkpoints;
     int n_late; /* steps that stay queued while the next is queued, so that the host need not wait for a GPU */
     int n_queued;

@@ -286,7 +286,7 @@ metrics_row_t run_make_row(run_t *run, const zero_step_result_t *result)
     int64_t tokens = o->train.global_batch * o->model.seq_len, step = (int64_t)result->step;
     zero_memory_t held = zero_engine_memory(run->session.engine);
     double tokens_per_s = (double)tokens / result->step_ms * 1e3;
-    fp8_range_t fp8 = fp8_take_range(&run->session.model);
+    fp8_range_t fp8 = fp8_read_range(&run->session.model);
     bool has_no_targets = run->n_counted[step % 2] == 0;
     return (metrics_row_t){
         .step = step,

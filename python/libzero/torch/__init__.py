@@ -454,7 +454,7 @@ class Sharded:
 
     def set_group(self, name, **settings):
         """Gives the parameter of this name settings of the optimizer of its own, from the next step on, such as
-        lr_scale=0.1 or weight_decay=0.0: fields of zero_group_t. Without any, takes them back. On every rank alike."""
+        lr_scale=0.1 or weight_decay=0.0: fields of zero_group_t. Without any, removes them. The same on every rank."""
         if name not in self.names:
             raise KeyError(f"no parameter has the name {name}")
         self.engine.set_group(self.names.index(name), **settings)

@@ -85,7 +85,7 @@ class Unit:
     tensors = property(lambda self: dict.fromkeys(tensor for _, _, tensor in self.places))
 
     def enter(self, with_graph):
-        """Acquires the unit, unless it is, and puts views into its modules."""
+        """Acquires the unit, unless it is, and replaces its modules' parameters by views."""
         sharded = self.sharded
         self.check_parameters()
         if sharded.current is not self:
@@ -166,7 +166,7 @@ class Unit:
         finally:
             self.hide()
         outputs, spec = tree_flatten(outputs)
-        outputs = [self.apart(output) for output in outputs]
+        outputs = [self.without_views(output) for output in outputs]
         if not stays:
             self.leave()
         return outputs, spec
@@ -186,7 +186,7 @@ class Unit:
             return None
         return self.by_address.get(view.untyped_storage().data_ptr())
 
-    def apart(self, value):
+    def without_views(self, value):
         """Returns a copy of what is a view of a parameter, and everything else as it is."""
         return value if self.tensor_of(value) is None else value.clone()
 
@@ -305,7 +305,7 @@ class Use(torch.autograd.Function):
         with torch.enable_grad():
             unit.backward([output for output, _ in used], [grad for _, grad in used])
         used = None
-        results = [unit.apart(each.grad) if each.grad is not None else None for each in inputs]
+        results = [unit.without_views(each.grad) if each.grad is not None else None for each in inputs]
         inputs = None
         unit.leave()
         return (None, None, *results)

@@ -27,7 +27,7 @@ typedef struct batch {
     int64_t step, position; /* of the step's first sequence, in the endless order */
     int micro_step;
     int32_t *inputs, *targets; /* [micro_batch, seq_len] each */
-    int32_t *starts;           /* likewise; NULL: documents are not apart */
+    int32_t *starts;           /* likewise; NULL: documents are not separate */
     int64_t n_counted;         /* targets of the whole step */
     token_fault_t fault;       /* status ZERO_OK: all tokens were read and are in the vocabulary */
     const token_file_t *at;    /* the file that has the fault */
@@ -73,8 +73,8 @@ static zero_status_t find_documents(const data_t *data, int64_t first, int64_t *
                : ZERO_OK;
 }
 
-/* Sets where the documents of a sequence begin, and takes out the targets that are the first token of one: nothing
- * before it says what it is. */
+/* Sets where the documents of a sequence begin, and removes the targets that are the first token of one: nothing before
+ * it says what it is. */
 static void separate_documents(const data_t *data, int64_t n_begins, int32_t *starts, int32_t *targets)
 {
     const int64_t seq_len = data->spec.seq_len;
@@ -238,7 +238,7 @@ static bool spec_is_sound(const data_spec_t *spec)
            spec->global_batch / spec->world_size / spec->micro_batch <= INT32_MAX;
 }
 
-/* Allocates two batches of inputs and targets and, if documents are apart, of where they begin. */
+/* Allocates two batches of inputs and targets and, if documents are separate, of where they begin. */
 static zero_status_t allocate_batches(data_t *data)
 {
     const size_t n_arrays = data->spec.separate ? 3 : 2;

@@ -21,7 +21,7 @@ typedef struct data_spec {
     int rank, world_size;
     uint64_t seed;
     bool shuffle;  /* false: sequences in file order, for tests */
-    bool separate; /* documents are apart: data_starts, and no target is the first token of one */
+    bool separate; /* documents are separate: data_starts, and no target is the first token of one */
 } data_spec_t;
 
 /* Returns the specification of the data that are in `paths`, not shuffled, for this rank of `comm`. */
@@ -39,7 +39,7 @@ zero_status_t data_open(const data_spec_t *spec, data_t **data);
 void data_close(data_t *data);
 
 int64_t data_n_tokens(const data_t *data);
-bool data_has_mask(const data_t *data); /* some targets may not count: by a mask, or because documents are apart */
+bool data_has_mask(const data_t *data); /* some targets may not count: by a mask, or because documents are separate */
 /* Returns the XXH3 of the tokenizer.json that made the tokens; 0: not known. *path: a file that names it. */
 uint64_t data_tokenizer(const data_t *data, const char **path);
 int64_t data_n_sequences(const data_t *data); /* at least 1 */
@@ -63,7 +63,7 @@ void data_start_at(data_t *data, int64_t step, int64_t position);
  * vocabulary. In the endless order, rank r's sequence i of micro-step k is at the step's position +
  * (k * world_size + r) * micro_batch + i. */
 zero_status_t data_batch(data_t *data, int64_t step, int micro_step, const int32_t **inputs, const int32_t **targets);
-/* Takes the targets out of the batch that data_batch returned last, but for its first n_sequences. */
+/* Removes the targets from the batch that data_batch returned last, but for its first n_sequences. */
 void data_leave_out(data_t *data, int64_t n_sequences);
 /* Returns where the documents begin that the inputs of the batch are in that data_batch returned last: int32
  * [micro_batch, seq_len], positions in their sequence; 0 for a document that began before it. NULL unless

@@ -10,7 +10,7 @@ typedef struct data_files {
     token_file_t *at;
     int64_t *first_sequence; /* [n + 1]: file i has sequences first_sequence[i] .. first_sequence[i + 1] - 1 */
     int64_t n_tokens, n_sequences;
-    bool has_mask; /* some targets may not count: by a mask, or because documents are apart */
+    bool has_mask; /* some targets may not count: by a mask, or because documents are separate */
 } data_files_t;
 
 /* Opens the files of a comma-separated list and checks their headers against each other and the model. spec->paths is

@@ -1,4 +1,4 @@
-/* megatron.h - reads the index of a Megatron-LM indexed dataset, which describes the tokens beside it.
+/* megatron.h - reads the index of a Megatron-LM indexed dataset, which describes the tokens in the file next to it.
  *
  * PREFIX.bin contains only tokens; PREFIX.idx has their type and where each sequence begins, little-endian and without
  * padding: "MMIDIDX\0\0", uint64 version 1, uint8 type of token, uint64 number of sequences, uint64 number of document
@@ -29,7 +29,7 @@ zero_status_t megatron_index_read(const char *path, const unsigned char *index, 
 /* Returns the path of the file that has the tokens, for free(): of a pair the .bin, whichever path the user gave. NULL:
  * no memory. */
 char *megatron_pair_tokens_path(const char *path, options_format_t format);
-/* Returns whether there is an index beside an open file. */
+/* Returns whether there is an index next to an open file. */
 bool megatron_pair_has_index(const token_file_t *file);
 /* Takes width, sign and number of the tokens from the index, which is checked. */
 zero_status_t megatron_pair_read(token_file_t *file);

@@ -1,6 +1,6 @@
 /* token_files.c - see token_files.h.
  *
- * FORMATS has a row per format: how a file is recognized, and how its header or the index beside it, checked against
+ * FORMATS has a row per format: how a file is recognized, and how its header or the index next to it, checked against
  * the file's true size, gives the first token, the width and the count. Nothing in a file is trusted before it is
  * checked.
  */

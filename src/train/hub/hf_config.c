@@ -241,7 +241,7 @@ static zero_status_t take_rope(const hf_config_t *config)
 }
 
 /* Sets how RoPE is scaled, once its numbers are taken. */
-static zero_status_t settle_rope(hf_config_t *config)
+static zero_status_t resolve_rope(hf_config_t *config)
 {
     int *setting = &config->options->model.rope;
     const bool is_scaled = config->options->model.rope_factor > 1.0;
@@ -434,7 +434,7 @@ static zero_status_t apply(hf_config_t *config)
     for (const hf_key_t *key = hf_families[arch].keys; key->key; key++)
         ZERO_TRY(take_key(config, key));
     if (arch != ARCH_GPT2)
-        ZERO_TRY(settle_rope(config));
+        ZERO_TRY(resolve_rope(config));
     ZERO_TRY(arch == ARCH_GPT2 ? take_seq_len(config) : check_window(config));
     hf_keys_report_unknown(config->path, config->json, arch);
     return ZERO_OK;

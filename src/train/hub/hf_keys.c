@@ -128,8 +128,8 @@ static const hf_fixed_t SILU_FIXED[] = {
     {0},
 };
 
-/* What is written beside these and not read, unless it came with the model: no dropout, as in training, and no special
- * tokens, which a trainer does not know. The first is the class, which is always written. */
+/* What is also written, but not read, unless it came with the model: no dropout, as in training, and no special tokens,
+ * which a trainer does not know. The first is the class, which is always written. */
 static const hf_fixed_t GPT2_WRITTEN[] = {
     {"architectures", "[\"GPT2LMHeadModel\"]"},
     {"embd_pdrop", "0.0"},

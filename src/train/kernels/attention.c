@@ -17,7 +17,7 @@
 
 #define ATTENTION_ROWS ((size_t)64)
 
-/* One head of one sequence. Rows t = 0..T-1 start `width` (q, k, v) or `out_width` elements apart. */
+/* One head of one sequence. The stride of rows t = 0..T-1, in elements, is `width` (q, k, v) or `out_width`. */
 typedef struct head {
     size_t seq_len, head_dim, width, out_width;
     float scale;
@@ -56,8 +56,7 @@ static size_t first_key(const head_t *h, size_t t)
     return of_window > of_document ? of_window : of_document;
 }
 
-/* Returns how far apart the rows of a block of scores start: never a power of two, whose rows would share cache sets.
- */
+/* Returns the stride of the rows of a block of scores: never a power of two, with which rows would share cache sets. */
 static size_t score_stride(size_t seq_len)
 {
     return (seq_len + 15) / 16 * 16 + 16;
@@ -78,9 +77,10 @@ size_t ZERO_MODEL_FN(attention_workspace)(const zero_model_limits_t *limits)
     return (size_t)omp_get_max_threads() * 2 * scores_bytes(limits->seq_len);
 }
 
-/* Takes n_blocks score blocks for each of *n_threads threads: all threads, or as many as the workspace has room for. */
-static zero_status_t take_scores(zero_model_context_t *ctx, size_t seq_len, size_t n_blocks, int *n_threads,
-                                 float **scores)
+/* Allocates n_blocks score blocks for each of *n_threads threads: all threads, or as many as the workspace has room
+ * for. */
+static zero_status_t allocate_scores(zero_model_context_t *ctx, size_t seq_len, size_t n_blocks, int *n_threads,
+                                     float **scores)
 {
     zero_scratch_t scratch = zero_scratch_begin(ctx);
     size_t bytes = n_blocks * scores_bytes(seq_len);
@@ -136,7 +136,7 @@ zero_status_t ZERO_MODEL_FN(attention)(zero_model_context_t *ctx, void *out, flo
     float *scores;
     int n_threads;
     ZERO_TRY(check_shape(shape));
-    ZERO_TRY(take_scores(ctx, shape->seq_len, 1, &n_threads, &scores));
+    ZERO_TRY(allocate_scores(ctx, shape->seq_len, 1, &n_threads, &scores));
     size_t n_all_heads = shape->n_batch * shape->n_heads;
     size_t n_blocks = (shape->seq_len + ATTENTION_ROWS - 1) / ATTENTION_ROWS;
     /* The longest blocks first, so that the threads finish together. */
@@ -230,7 +230,7 @@ zero_status_t ZERO_MODEL_FN(attention_backward)(zero_model_context_t *ctx, void 
     float *scores;
     int n_threads;
     ZERO_TRY(check_shape(shape));
-    ZERO_TRY(take_scores(ctx, shape->seq_len, 2, &n_threads, &scores));
+    ZERO_TRY(allocate_scores(ctx, shape->seq_len, 2, &n_threads, &scores));
     size_t group = shape->n_heads / shape->n_kv_heads, block_elems = scores_bytes(shape->seq_len) / sizeof *scores;
     /* Query heads that share a key/value head add to the same dk and dv, so one thread takes them, in order. */
 #pragma omp parallel for schedule(dynamic) num_threads(n_threads)
@@ -250,7 +250,7 @@ zero_status_t ZERO_MODEL_FN(attention_backward)(zero_model_context_t *ctx, void 
  * kept in a cache. For generating: where a text begins, this is attention; then rows are few, so each head's scores are
  * dot products in a thread's scratch. Threads take heads. One thread computes each output element, in a fixed order. */
 
-/* One query head at one position: `keys` and the rows of the cache are `width` elements apart, values behind keys. */
+/* One query head at one position. The stride of `keys` and of the cache's rows is `width`; values follow keys. */
 static void attend(float *out, const float *q, const float *keys, const float *values, size_t width, size_t n,
                    size_t head_dim, float *scores)
 {

@@ -16,9 +16,9 @@
 #define ZERO_LOSS_UNIT 0x1p-42
 
 /* ---- scratch ---- */
-/* Temporary memory of one call of a model kernel, taken from the context's workspace.
+/* Temporary memory of one call of a model kernel, from the context's workspace.
  *
- * Each call takes what it needs from the start; nothing is given back, since the next call starts anew. */
+ * Each call allocates from the start of the workspace and frees nothing, since the next call starts anew. */
 
 #define ZERO_SCRATCH_ALIGN 256
 
@@ -28,24 +28,24 @@ typedef struct zero_scratch {
     size_t bytes_left;
 } zero_scratch_t;
 
-/* Returns what a take of n_bytes uses up, for sizing a workspace. */
+/* Returns what an allocation of n_bytes uses up, for sizing a workspace. */
 static inline size_t zero_scratch_bytes(size_t n_bytes)
 {
     return (n_bytes + ZERO_SCRATCH_ALIGN - 1) / ZERO_SCRATCH_ALIGN * ZERO_SCRATCH_ALIGN;
 }
 
-/* Takes n_bytes and sets the pointer at `out`. Fails if the call is larger than the limits that the workspace was sized
- * for, which is the trainer's mistake. */
+/* Allocates n_bytes and sets the pointer at `out`. Fails if the call is larger than the limits that the workspace was
+ * sized for, which is the trainer's mistake. */
 static inline zero_status_t zero_scratch_alloc(zero_scratch_t *scratch, size_t n_bytes, void *out)
 {
-    size_t taken = zero_scratch_bytes(n_bytes);
-    if (taken > scratch->bytes_left) {
-        zero_fail(ZERO_ERROR_ARGUMENT, "workspace too small: %zu bytes wanted, %zu left", taken, scratch->bytes_left);
+    size_t n_used = zero_scratch_bytes(n_bytes);
+    if (n_used > scratch->bytes_left) {
+        zero_fail(ZERO_ERROR_ARGUMENT, "workspace too small: %zu bytes wanted, %zu left", n_used, scratch->bytes_left);
         return ZERO_ERROR_ARGUMENT; /* a constant, so that the compiler sees *out set in every other case */
     }
     memcpy(out, &scratch->next, sizeof scratch->next);
-    scratch->next += taken;
-    scratch->bytes_left -= taken;
+    scratch->next += n_used;
+    scratch->bytes_left -= n_used;
     return ZERO_OK;
 }
 

@@ -62,7 +62,7 @@ size_t ZERO_MODEL_FN(embed_workspace)(const zero_model_limits_t *limits)
            zero_scratch_bytes(limits->n_rows * sizeof(uint32_t));
 }
 
-/* Puts the sum of the rows first, next[first], ... of dout into row `row` of the gradient: zeros if there are none. */
+/* Writes the sum of the rows first, next[first], ... of dout to row `row` of the gradient: zeros if there are none. */
 static void put_chain(zero_grad_t grad, size_t row, const float *dout, const uint32_t *next, uint32_t first, size_t dim)
 {
     if (first == NO_POSITION && grad.accumulate)

@@ -62,8 +62,8 @@ static void cast_elements(zero_fp8_format_t format, uint8_t *out, const float *x
             out[i] = zero_fp8_of_float(ZERO_E5M2, x[i] * scale);
 }
 
-/* Writes a tile of m x n bytes, whose rows are TILE apart, transposed; rows of `columns` are ld apart. */
-static void put_transposed(uint8_t *columns, size_t ld, const uint8_t *tile, size_t m, size_t n)
+/* Writes a tile of m x n bytes, whose rows have stride TILE, transposed; rows of `columns` have stride ld. */
+static void write_transposed(uint8_t *columns, size_t ld, const uint8_t *tile, size_t m, size_t n)
 {
     for (size_t column = 0; column < n; ++column)
         for (size_t row = 0; row < m; ++row)
@@ -84,7 +84,7 @@ static void cast_tile(const zero_fp8_t *x8, zero_weight_t x, size_t n_rows, size
             memcpy(x8->rows + at, tile + row * TILE, n);
     }
     if (x8->columns != NULL)
-        put_transposed(x8->columns + first_column * n_rows + first_row, n_rows, tile, m, n);
+        write_transposed(x8->columns + first_column * n_rows + first_row, n_rows, tile, m, n);
 }
 
 zero_status_t ZERO_MODEL_FN(fp8_cast_weight)(zero_model_context_t *ctx, const zero_fp8_t *w8, zero_weight_t weight,

@@ -74,7 +74,7 @@ typedef struct zero_rope {
     const int32_t *starts;               /* as in zero_mask_t: positions are counted from there */
 } zero_rope_t;
 
-/* What a query does not see, beside later keys. */
+/* What a query does not see, in addition to later keys. */
 typedef struct zero_mask {
     /* int32 [B, T], device memory: where the document begins that a position is in, 0 <= starts[b, t] <= t, never less
      * than at the position before. Keys before it are not seen. NULL: a sequence is one document. Where rows continue

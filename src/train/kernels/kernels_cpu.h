@@ -1,4 +1,4 @@
-/* kernels_cpu.h - what the CPU's model kernels share: the functions that each build (isa.h) puts into its table, casts
+/* kernels_cpu.h - what the CPU's model kernels share: the functions that each build (isa.h) enters in its table, casts
  * between a tensor's dtype and fp32, and calls of OpenBLAS.
  *
  * All arithmetic is in fp32. Weights of another dtype are first cast into scratch; their gradients are summed in fp32
@@ -155,7 +155,7 @@ static inline size_t zero_row_parts(size_t n_rows)
     return parts < ZERO_ROW_PARTS ? parts : ZERO_ROW_PARTS;
 }
 
-/* Puts the sum of the partials, n_parts rows of `width` elements that start `stride` apart, into the gradient. */
+/* Writes the sum of the partials, n_parts rows of `width` elements with stride `stride`, to the gradient. */
 void ZERO_ISA(zero_model_put_partials)(zero_grad_t grad, const float *partials, size_t n_parts, size_t stride,
                                        size_t width);
 

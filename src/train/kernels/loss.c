@@ -11,7 +11,7 @@
 
 #include <string.h>
 
-/* Elements of a chunk's logits: so many that reading and writing dweight once per chunk costs little beside the
+/* Elements of a chunk's logits: so many that reading and writing dweight once per chunk costs little compared to the
  * products. */
 #define LOGITS_MAX ((size_t)1 << 23)
 #define CHUNK_ROWS_MIN ((size_t)64)

@@ -39,7 +39,7 @@ static float row_variation(const float *x, float mean, size_t n)
     return zero_fold_sum(lanes);
 }
 
-/* Computes y for forward and backward alike, so that both get the same bits. bias may be NULL. */
+/* Computes y in forward and in backward, so that both get the same bits. bias may be NULL. */
 static void row_apply(float *y, const float *x, float mean, float rstd, const float *weight, const float *bias,
                       size_t dim)
 {
@@ -159,7 +159,7 @@ zero_status_t ZERO_MODEL_FN(layernorm_backward)(zero_model_context_t *ctx, void 
  * As above, threads take rows, sums within a row run in a fixed number of lanes, and the weight's gradient is
  * summed in a fixed number of row parts, which are added in order. */
 
-/* Computes y for forward and backward alike, so that both get the same bits. */
+/* Computes y in forward and in backward, so that both get the same bits. */
 static void rms_row_apply(float *y, const float *x, float rstd, const float *weight, size_t dim)
 {
     for (size_t i = 0; i < dim; ++i)

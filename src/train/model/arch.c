@@ -100,7 +100,7 @@ static void allocate_shared(const model_t *model, activations_t *a, layer_activa
         allocate_outputs(model, a, one_normed, shared);
 }
 
-/* Takes the stash in which the inputs of the first blocks wait, if the options ask for it. */
+/* Creates the stash for the inputs of the first blocks, if the options ask for it. */
 static void allocate_stash(const model_t *model, activations_t *a)
 {
     const arch_sizes_t s = arch_largest_sizes(model);

@@ -26,14 +26,14 @@
 
 struct fp8 {
     /* Device memory, the engine's. */
-    zero_fp8_scales_t *scales;         /* [layers, ARCH_N_MATRICES, FP8_N_OPERANDS] */
-    uint8_t *rows;                     /* [R, the widest] of the x or dy that is multiplied next */
-    uint8_t *weight;                   /* of the largest matrix, in the form that is multiplied next */
-    uint8_t *dy_columns, *x_columns;   /* [the widest, R]; x_columns NULL: every layer keeps its own */
-    zero_fp8_scales_t *reports;        /* host, pinned: a ring of n_reports copies of the scales */
-    int64_t n_reports, n_put, n_taken; /* copies so far */
-    const zero_fp8_scales_t *gathered; /* device: [layers, ARCH_N_MATRICES] of weights; NULL: they are among scales */
-    uint8_t *kept[][ARCH_N_MATRICES];  /* [layers] x's columns of [n_in, R] each; NULL: not kept */
+    zero_fp8_scales_t *scales;           /* [layers, ARCH_N_MATRICES, FP8_N_OPERANDS] */
+    uint8_t *rows;                       /* [R, the widest] of the x or dy that is multiplied next */
+    uint8_t *weight;                     /* of the largest matrix, in the form that is multiplied next */
+    uint8_t *dy_columns, *x_columns;     /* [the widest, R]; x_columns NULL: every layer keeps its own */
+    zero_fp8_scales_t *reports;          /* host, pinned: a ring of n_reports copies of the scales */
+    int64_t n_reports, n_stored, n_read; /* copies so far */
+    const zero_fp8_scales_t *gathered;   /* device: [layers, ARCH_N_MATRICES] of weights; NULL: they are among scales */
+    uint8_t *kept[][ARCH_N_MATRICES];    /* [layers] x's columns of [n_in, R] each; NULL: not kept */
 };
 
 static size_t n_scales(const model_t *model)
@@ -41,7 +41,7 @@ static size_t n_scales(const model_t *model)
     return (size_t)model->options->model.layers * ARCH_N_MATRICES * FP8_N_OPERANDS;
 }
 
-/* Of weights that were gathered in fp8 there are scales of the engine's besides: a copy has room for both. */
+/* Weights that are gathered in fp8 also have the engine's scales: a copy has room for both. */
 static size_t n_reported(const model_t *model)
 {
     return n_scales(model) + n_scales(model) / FP8_N_OPERANDS;
@@ -233,26 +233,26 @@ zero_status_t fp8_linear_backward_weight(model_t *model, arch_linear_t at, zero_
 
 /* ---- the range of scales ---- */
 
-zero_status_t fp8_put_range(model_t *model)
+zero_status_t fp8_store_range(model_t *model)
 {
     fp8_t *f = model->fp8;
     size_t n = n_scales(model);
     if (!f)
         return ZERO_OK;
-    zero_fp8_scales_t *report = f->reports + (size_t)(f->n_put++ % f->n_reports) * n_reported(model);
+    zero_fp8_scales_t *report = f->reports + (size_t)(f->n_stored++ % f->n_reports) * n_reported(model);
     ZERO_TRY(zero_device_copy(model->device, report, f->scales, n * sizeof *report, model->ctx.stream));
     return !f->gathered ? ZERO_OK
                         : zero_device_copy(model->device, report + n, f->gathered,
                                            (n_reported(model) - n) * sizeof *report, model->ctx.stream);
 }
 
-fp8_range_t fp8_take_range(model_t *model)
+fp8_range_t fp8_read_range(model_t *model)
 {
     fp8_t *f = model->fp8;
     fp8_range_t range = {.is_known = f != NULL, .min_scale = INFINITY, .max_scale = 0.0f};
     if (!f)
         return range;
-    const zero_fp8_scales_t *scales = f->reports + (size_t)(f->n_taken++ % f->n_reports) * n_reported(model);
+    const zero_fp8_scales_t *scales = f->reports + (size_t)(f->n_read++ % f->n_reports) * n_reported(model);
     for (size_t i = 0; i < n_reported(model); i++) {
         if (scales[i].scale == 0.0f) /* of a weight that is in the other array */
             continue;

@@ -47,8 +47,8 @@ typedef struct fp8_range {
 } fp8_range_t;
 
 /* Queues a copy of the scales to the host, before zero_step. */
-zero_status_t fp8_put_range(model_t *model);
+zero_status_t fp8_store_range(model_t *model);
 /* Returns what the oldest copy holds. The step has been waited for. */
-fp8_range_t fp8_take_range(model_t *model);
+fp8_range_t fp8_read_range(model_t *model);
 
 #endif

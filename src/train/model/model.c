@@ -70,8 +70,8 @@ static size_t batch_bytes(const model_t *model)
     return (size_t)(model->options->train.micro_batch * model->options->model.seq_len) * sizeof(int32_t);
 }
 
-/* Returns how many arrays a batch has: inputs, targets and, if documents are apart or a text grows, where they begin.
- */
+/* Returns how many arrays a batch has: inputs, targets and, if documents are separate or a text grows, where they
+ * begin. */
 static size_t n_batch_arrays(const model_t *model)
 {
     return model->options->data.documents == DOCUMENTS_SEPARATE || options_generate(model->options) ? 3 : 2;
@@ -99,8 +99,8 @@ void model_plan(const model_t *model, zero_memory_t *memory)
         n_batch_arrays(model) * batch_bytes(model) + sizeof(double) + sizes.vocab_size * sizeof(float);
 }
 
-/* Warns if attention takes the slow kernel. Rank 0 warns for all, since all compute alike; but every rank asks, so that
- * the library's plans for these sizes exist before the first step. */
+/* Warns if attention takes the slow kernel. Rank 0 warns for all, since all compute the same; but every rank looks the
+ * kernel up, so that the library's plans for these sizes exist before the first step. */
 static void report_attention(model_t *model)
 {
     const options_t *o = model->options;

@@ -10,7 +10,8 @@ zero_status_t model_create(const options_t *options, model_t *model);
 zero_status_t model_compare_cpus(zero_device_t *device, zero_comm_t *comm);
 /* Returns whether the last bits of what this CPU computes depend on the number of threads. */
 bool model_bits_depend_on_threads(void);
-/* Adds the bytes that the model needs beside what libzero plans: activations, workspace, data. Before model_attach. */
+/* Adds the bytes that the model needs in addition to libzero's plan: activations, workspace, data. Before model_attach.
+ */
 void model_plan(const model_t *model, zero_memory_t *memory);
 /* Allocates them. n_in_flight: training batches that may be queued before the oldest is computed. Refuses fp8 where the
  * device has none. */
@@ -60,7 +61,7 @@ typedef struct session {
 /* Declares the model and opens the device, before anything is read or written: a missing device is a mistake in the
  * configuration. The caller closes the session, whatever is returned. [collective] */
 zero_status_t session_open(const options_t *options, zero_comm_t *comm, session_t *session);
-/* Takes the memory that is planned, of which the weights are to be filled next. n_in_flight: as in model_attach.
+/* Allocates the memory that is planned. The weights are to be filled next. n_in_flight: as in model_attach.
  * [collective] */
 zero_status_t session_create_engine(session_t *session, int64_t n_in_flight);
 

@@ -20,7 +20,7 @@
 typedef struct activations {
     zero_engine_t *engine;   /* NULL: only count */
     uint64_t n_bytes;        /* so far */
-    uint64_t pinned_bytes;   /* of host memory beside a GPU, so far */
+    uint64_t pinned_bytes;   /* of host memory, for a GPU, so far */
     zero_stash_t *stash;     /* NULL: there is none, or only counted */
     zero_status_t status;    /* of the first allocation that failed */
     bool has_lifetime;       /* the next allocations are in use only from first to last, */
@@ -36,7 +36,7 @@ void activations_clear_lifetime(activations_t *activations);
 /* Returns device memory that the engine owns, aligned to 256 bytes; NULL when counting and after a failure. */
 void *activations_alloc(activations_t *activations, uint64_t n_elems, size_t element_bytes);
 
-/* Takes a stash of n_buffers activations of n_elems each. */
+/* Creates a stash of n_buffers activations of n_elems each. */
 void activations_stash(activations_t *activations, zero_device_type_t device, int n_buffers, uint64_t n_elems,
                        size_t element_bytes);
 
@@ -92,7 +92,7 @@ struct model {
     void *arch;                  /* the architecture's own: tensor ids, buffers that blocks share */
     layer_activations_t *layers; /* [layers] */
     zero_stash_t *stash;         /* which has the first layers' x; NULL: each layer has its own */
-    uint64_t pinned_bytes;       /* of host memory that it takes */
+    uint64_t pinned_bytes;       /* of its host memory */
     fp8_t *fp8;                  /* NULL: no linear layer is computed in fp8 */
     cuda_graphs_t *graphs;       /* NULL: every kernel is launched on its own */
     int n_trained;               /* micro-steps so far, up to CUDA_GRAPHS_WARM_UP */

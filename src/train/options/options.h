@@ -21,7 +21,7 @@
 /* Settings that are left to the solver (planning/solve.h), as RECOMPUTE_AUTO is. */
 #define MICRO_BATCH_AUTO (-1)
 #define STAGE_AUTO (-1)
-#define PRECISION_OF_DEVICE (-1) /* of generate: fp32 on the CPU, bf16 on GPUs; settled with the device */
+#define PRECISION_OF_DEVICE (-1) /* of generate: fp32 on the CPU, bf16 on GPUs; resolved with the device */
 
 /* What zerotrain is asked to do: without a word before the file, to train. */
 typedef enum options_command {
@@ -128,7 +128,7 @@ typedef struct checkpoint_options {
     int64_t memory_every; /* 0: no checkpoints in memory */
 } checkpoint_options_t;
 
-/* What a run writes beside checkpoints. */
+/* What a run writes in addition to checkpoints. */
 typedef struct log_options {
     int64_t every;
     char metrics[OPTIONS_MAX_PATH], tensorboard[OPTIONS_MAX_PATH], trace[OPTIONS_MAX_PATH];

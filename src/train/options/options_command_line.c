@@ -99,8 +99,8 @@ static bool is_directory(const char *path)
     return stat(path, &info) == 0 && S_ISDIR(info.st_mode);
 }
 
-/* Takes a run of a report's. */
-static zero_status_t take_run(reader_t *reader, const char *path)
+/* Adds a run to a report. */
+static zero_status_t add_run(reader_t *reader, const char *path)
 {
     options_t *o = reader->options;
     if (o->report.n_runs == OPTIONS_MAX_RUNS)
@@ -130,7 +130,7 @@ static zero_status_t take_file(reader_t *reader, const char *path)
         return ZERO_OK;
     }
     if (reader->options->command == COMMAND_REPORT)
-        return take_run(reader, path);
+        return add_run(reader, path);
     if (reader->options->command == COMMAND_CALIBRATE)
         return report_error(ZERO_ERROR_USAGE, "calibrate: it reads no file, such as '%s'", path);
     if (++reader->n_files == 1)

@@ -1,4 +1,4 @@
-/* options_commands.c - what zerotrain can be asked to do beside training: the words, which options are theirs, and what
+/* options_commands.c - the commands of zerotrain other than training: their names, which options they have, and what
  * they decide about the settings.
  */
 #include "train/options/input_file.h"
@@ -133,8 +133,8 @@ static void choose_forward(options_t *options)
     options->resume = false;
 }
 
-/* Turns the place of the weights into model.init, whose directory says what the model is. */
-static zero_status_t settle_weights(options_t *options)
+/* Sets model.init to where the weights are. The files there say what the model is. */
+static zero_status_t choose_weights(options_t *options)
 {
     if (options->resume_dir[0])
         set_text(options->model.init, options->resume_dir);
@@ -152,10 +152,10 @@ static zero_status_t settle_weights(options_t *options)
 }
 
 /* Each pass has micro_batch sequences, whatever the number of ranks, so that all numbers have the same bits. */
-static zero_status_t settle_evaluate(options_t *options)
+static zero_status_t choose_evaluate(options_t *options)
 {
     choose_forward(options);
-    ZERO_TRY(settle_weights(options));
+    ZERO_TRY(choose_weights(options));
     if (!options->data.val[0])
         return report_error(ZERO_ERROR_USAGE,
                             "evaluate: [data] val names no file: set it, or give --set data.val=FILE");
@@ -167,7 +167,7 @@ static zero_status_t settle_evaluate(options_t *options)
 }
 
 /* The checkpoint says what the model is. */
-static zero_status_t settle_generate(options_t *options)
+static zero_status_t choose_generate(options_t *options)
 {
     if (options->generate.prompt && options->generate.prompt_file[0])
         return report_error(ZERO_ERROR_USAGE, "--prompt and --prompt-file: give one of them");
@@ -185,6 +185,6 @@ static zero_status_t settle_generate(options_t *options)
 zero_status_t command_choose(options_t *options)
 {
     if (options->command == COMMAND_GENERATE)
-        return settle_generate(options);
-    return options->command == COMMAND_EVALUATE ? settle_evaluate(options) : ZERO_OK;
+        return choose_generate(options);
+    return options->command == COMMAND_EVALUATE ? choose_evaluate(options) : ZERO_OK;
 }

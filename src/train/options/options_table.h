@@ -1,8 +1,8 @@
 /* options_table.h - the table of settings, and what is built on it. For src/train and the tests.
  *
  *   options_table.c         the rows
- *   options.c               all of these in order; what depends on the device; values for checkpoints and metrics;
- * --help options_value.c         one value: text to field and back, with type, range and choices checked
+ *   options.c               all of these in order; what depends on the device; values for checkpoints, metrics; --help
+ *   options_value.c         one value: text to field and back, with type, range and choices checked
  *   options_suggest.c       near misses, settings that were removed
  *   options_file.c          CFG.ini
  *   options_command_line.c  argv, with the table of its options (options_rows.h numbers them)

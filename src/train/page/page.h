@@ -35,7 +35,7 @@ void page_read_timeline(struct json_t *run);
  * is there. Called on rank 0. */
 zero_status_t page_write(const report_options_t *options);
 
-/* page.html: styles, an empty script of type application/json, into which the runs are put, and the script that draws
+/* page.html: styles, an empty script of type application/json, which the runs are written to, and the script that draws
  * them. Plain SVG, no library. */
 extern const char page_html[];
 

@@ -150,7 +150,7 @@ bool fit_leaves_open(const options_t *o)
 
 /* Returns whether libzero can decide all that is open. It does not know of a limit, and it decides one after the other.
  */
-static bool is_settled(const options_t *o)
+static bool is_left_to_libzero(const options_t *o)
 {
     bool offload_is_auto = ratio_is_auto(o) || params_are_auto(o);
     bool libzero_can = o->device.memory == 0.0 && !(offload_is_auto && keep_is_auto(o));
@@ -177,7 +177,7 @@ static zero_status_t take_rank_0s(zero_comm_t *comm, options_t *o, fit_point_t *
     return ZERO_OK;
 }
 
-static zero_status_t settle_on(options_t *o, zero_comm_t *comm, const zero_device_t *device)
+static zero_status_t choose_on(options_t *o, zero_comm_t *comm, const zero_device_t *device)
 {
     uint64_t available;
     fit_machine_t machine;
@@ -198,10 +198,10 @@ static zero_status_t settle_on(options_t *o, zero_comm_t *comm, const zero_devic
 zero_status_t fit_choose_auto(options_t *o, zero_comm_t *comm)
 {
     zero_device_t *device;
-    if (is_settled(o))
+    if (is_left_to_libzero(o))
         return ZERO_OK;
     ZERO_TRY(report_agree(comm, zero_device_create((zero_device_type_t)o->device.type, comm, &device)));
-    zero_status_t status = report_agree(comm, settle_on(o, comm, device));
+    zero_status_t status = report_agree(comm, choose_on(o, comm, device));
     zero_device_destroy(device);
     return status;
 }

@@ -95,7 +95,7 @@ static zero_status_t make_plan(fit_t *fit, fit_plan_t *plan)
                      machine->n_ranks, &plan->memory);
 }
 
-/* Apart from the stage, a plan depends only on whether micro-steps are accumulated, on offload and on keep. */
+/* At one stage, a plan depends only on whether micro-steps are accumulated, on offload and on keep. */
 zero_status_t fit_plan_of(fit_t *fit, const zero_memory_t **memory)
 {
     const options_t *o = &fit->options;
@@ -126,7 +126,7 @@ zero_status_t fit_plan_of(fit_t *fit, const zero_memory_t **memory)
     return ZERO_OK;
 }
 
-/* Sets memory, bytes and fits of what fit->options say. user: what the model takes beside libzero's plan. */
+/* Sets memory, bytes and fits for fit->options. user: what the model needs in addition to libzero's plan. */
 static zero_status_t add_plan(fit_t *fit, const zero_memory_t *user, fit_point_t *point)
 {
     const zero_memory_t *plan = NULL;
@@ -174,7 +174,7 @@ double fit_nth_ratio(int i, double most)
 }
 
 /* offload_ratio = auto: the least share that fits; of those that the host has room for the largest, if none does. */
-static zero_status_t settle_offload(fit_t *fit, const zero_memory_t *user, fit_point_t *point)
+static zero_status_t choose_offload(fit_t *fit, const zero_memory_t *user, fit_point_t *point)
 {
     double most;
     ZERO_TRY(fit_find_most_ratio(fit, &most));
@@ -221,7 +221,7 @@ zero_status_t fit_evaluate(fit_t *fit, const fit_choice_t *choice, fit_point_t *
     o->zero.keep = choice->keep == ZERO_KEEP_AUTO ? 0 : choice->keep;
     model_plan(&fit->model, &user);
     if (open.ratio)
-        ZERO_TRY(settle_offload(fit, &user, point));
+        ZERO_TRY(choose_offload(fit, &user, point));
     if (open.keep)
         ZERO_TRY(choose_keep(fit, &user, point));
     ZERO_TRY(add_plan(fit, &user, point));

@@ -8,8 +8,8 @@
 #include "train/planning/step_time.h"
 
 /* Times closer than this share of the least count as equal. Then the simpler choice wins: less offloaded, less
- * recomputed (all blocks alike before a mix), a lower stage, fewer micro-steps; of those that differ in no more than
- * the mix and what is kept, the fastest. */
+ * recomputed (all blocks in the same way before a mix), a lower stage, fewer micro-steps; of those that differ in no
+ * more than the mix and what is kept, the fastest. */
 #define FIT_TIE 0.005
 /* offload_ratio = auto is tried in steps of 1 / this, up to the most that the host's memory allows. */
 #define FIT_RATIOS 32

@@ -1,5 +1,5 @@
-/* measure_engine.c - the rates of what libzero does beside compute: AdamW, sums of gradients, what travels between
- * ranks, copies from and to a GPU.
+/* measure_engine.c - the rates of libzero's own work: AdamW, sums of gradients, what travels between ranks, copies from
+ * and to a GPU.
  *
  * Whole steps of a model without layers are timed, part by part: forward only gathers, backward gathers again,
  * exchanges gradients and adds them, and a step's end updates. They are counted as step_time.c counts them.

@@ -14,7 +14,7 @@
 /* A product is counted as step_time.c counts it: as a third of forward and
  * both halves of backward. */
 
-#define WARM_UP_S 1.0 /* until a GPU's clock has settled under load */
+#define WARM_UP_S 1.0 /* until a GPU's clock is stable under load */
 
 /* On the CPU multiplies other operands each time, so that those of small products come from memory as in a step. */
 static zero_status_t multiply(void *args)
@@ -80,7 +80,7 @@ static double rate_of_large(const bench_t *b, const double rate[FIT_SIZES], doub
     return b->probe.on_gpu ? rate[FIT_SIZES - 1] : rate[last] * (1.0 + element * elements_of(b, last));
 }
 
-/* Sets rate[i] for each size, largest first, when the clock has settled. */
+/* Sets rate[i] for each size, largest first, once the clock is stable. */
 static zero_status_t measure_products(bench_t *b, probe_fn fn, double rate[FIT_SIZES])
 {
     double seconds, warm_until = clock_now_s() + (b->probe.on_gpu ? WARM_UP_S : 0.0);

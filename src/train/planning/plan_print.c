@@ -1,5 +1,5 @@
-/* plan_print.c - --plan for people: GiB by category and stage, whether it fits, and what a step moves and a run needs
- * beside the device's memory. Rows are indented, so that they are no rows of the exact table. */
+/* plan_print.c - --plan as readable text: GiB by category and stage, whether it fits, what a step moves, and what a run
+ * needs other than the device's memory. Rows are indented, so that they are no rows of the exact table. */
 #include <jansson.h>
 #include <stdio.h>
 
@@ -107,7 +107,7 @@ static void print_traffic(const plan_report_t *report)
     }
 }
 
-/* ---- beside the device's memory ---- */
+/* ---- other than the device's memory ---- */
 
 static void print_disk(const plan_report_t *report)
 {
@@ -121,7 +121,7 @@ static void print_disk(const plan_report_t *report)
                (long long)o->checkpoint.keep, one * (double)(o->checkpoint.keep + 1), unit.name);
 }
 
-/* Prints what the ranks of one host take of its memory together, beside what they take as devices. */
+/* Prints how much of a host's memory its ranks use together, not counting what they use as devices. */
 static void print_host_memory(const plan_report_t *report)
 {
     const options_t *o = report->options;

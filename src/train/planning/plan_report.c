@@ -8,11 +8,11 @@ bool plan_hosts_are_equal(const plan_report_t *report)
 {
     const plan_ranks_t *ranks = &report->ranks;
     const plan_traffic_t *traffic = &report->traffic;
-    bool alike = true;
+    bool equal = true;
     for (int host = 1; host < ranks->n_hosts; host++)
-        alike = alike && memcmp(traffic->received[host], traffic->received[0], sizeof traffic->received[0]) == 0 &&
+        equal = equal && memcmp(traffic->received[host], traffic->received[0], sizeof traffic->received[0]) == 0 &&
                 memcmp(traffic->sent[host], traffic->sent[0], sizeof traffic->sent[0]) == 0;
-    return alike;
+    return equal;
 }
 
 void plan_add_stash(plan_report_t *report)
@@ -105,10 +105,10 @@ static void print_traffic(const plan_report_t *report)
     if (ranks->n_hosts == 1)
         return;
     print_bytes("rank, from others", traffic->most_received);
-    const bool alike = plan_hosts_are_equal(report);
-    for (int host = 0; host < (alike ? 1 : ranks->n_hosts); host++) {
+    const bool equal = plan_hosts_are_equal(report);
+    for (int host = 0; host < (equal ? 1 : ranks->n_hosts); host++) {
         char received[32] = "host, received", sent[32] = "host, sent";
-        if (!alike) {
+        if (!equal) {
             snprintf(received, sizeof received, "host %d, received", host);
             snprintf(sent, sizeof sent, "host %d, sent", host);
         }

@@ -130,7 +130,7 @@ static zero_status_t time_calls(probe_t *probe, probe_fn fn, void *args, int n_c
         ZERO_TRY(fn(args));
     ZERO_TRY(probe_wait(probe));
     *seconds = clock_now_s() - begin;
-    return probe_slowest(probe, seconds); /* so all ranks count alike */
+    return probe_slowest(probe, seconds); /* so all ranks make the same number of calls */
 }
 
 zero_status_t probe_time(probe_t *probe, probe_fn fn, void *args, double *seconds)

@@ -39,7 +39,7 @@ typedef struct fit_rates {
 } fit_rates_t;
 
 #define FIT_HOST_UNKNOWN UINT64_MAX /* fit_machine_t's host_bytes: anything fits */
-#define FIT_CUDA_BYTES 590000000.0  /* what CUDA, its libraries and graphs take beside a plan; seen on H200s */
+#define FIT_CUDA_BYTES 590000000.0  /* what CUDA, its libraries and graphs need in addition to a plan; on H200s */
 
 /* The machine that a plan is for. */
 typedef struct fit_machine {

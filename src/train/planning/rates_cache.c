@@ -219,14 +219,14 @@ static zero_status_t make_folders(const char *path)
     return ZERO_OK;
 }
 
-/* Writes beside the file, and renames: a reader finds the old one or the new one. */
+/* Writes a temporary file next to `path`, and renames it: a reader finds the old file or the new one. */
 static zero_status_t replace(const char *path, const json_t *file)
 {
-    char beside[OPTIONS_MAX_PATH + 16];
-    snprintf(beside, sizeof beside, "%s.XXXXXX", path);
-    int fd = mkostemp(beside, O_CLOEXEC);
+    char temporary[OPTIONS_MAX_PATH + 16];
+    snprintf(temporary, sizeof temporary, "%s.XXXXXX", path);
+    int fd = mkostemp(temporary, O_CLOEXEC);
     if (fd < 0)
-        return fail(beside, "create");
+        return fail(temporary, "create");
     mode_t mask = umask(0);
     umask(mask);
     bool written = fchmod(fd, 0666 & ~mask) == 0 && json_dumpfd(file, fd, JSON_INDENT(1)) == 0 &&
@@ -234,10 +234,10 @@ static zero_status_t replace(const char *path, const json_t *file)
     int problem = errno;
     close(fd);
     errno = problem;
-    if (written && rename(beside, path) == 0)
+    if (written && rename(temporary, path) == 0)
         return ZERO_OK;
     zero_status_t status = fail(path, "write");
-    unlink(beside);
+    unlink(temporary);
     return status;
 }
 
@@ -322,7 +322,7 @@ static void scale_to_cores(const fit_wanted_t *wanted, double had, fit_rates_t *
     rates->threads = fmax(wanted->threads, 1.0);
 }
 
-/* Puts measured rates over built-in ones. */
+/* Replaces built-in rates by measured ones. */
 static void take_measured(fit_measured_t *m, const fit_wanted_t *wanted, fit_rates_t *rates)
 {
     if (!wanted->is_gpu)

@@ -26,7 +26,7 @@ void fit_measured_clear(fit_measured_t *measured);
 /* Finds where the file is: $XDG_CACHE_HOME/zerotrain/rates.json, or below ~/.cache. false: there is no such place. */
 bool fit_cache_path(char path[OPTIONS_MAX_PATH]);
 
-/* Puts an entry into the file, in place of one of the same device, threads and ranks. A file that cannot be used is
+/* Writes an entry to the file, in place of one of the same device, threads and ranks. A file that cannot be used is
  * replaced. */
 zero_status_t fit_cache_save(const fit_measured_t *measured);
 

@@ -8,13 +8,13 @@
 
 /* ---- bytes of activations ---- */
 
-/* For every number of blocks of each kind: a line or a plane through its corners, since blocks of a kind take as much,
- * and what blocks share depends only on which kinds there are. */
+/* For every number of blocks of each kind: a line or a plane through its corners, since blocks of a kind keep_faster as
+ * much, and what blocks share depends only on which kinds there are. */
 typedef struct mix_bytes {
     int64_t layers;
-    uint64_t alike[FIT_N_RECOMPUTES];  /* all blocks of one kind */
-    uint64_t two[FIT_N_RECOMPUTES][2]; /* none of this kind: one block that recomputes less, all but one do */
-    uint64_t three[FIT_N_RECOMPUTES];  /* one block of each, and all others of this kind */
+    uint64_t uniform[FIT_N_RECOMPUTES]; /* all blocks of one kind */
+    uint64_t two[FIT_N_RECOMPUTES][2];  /* none of this kind: one block that recomputes less, all but one do */
+    uint64_t three[FIT_N_RECOMPUTES];   /* one block of each, and all others of this kind */
 } mix_bytes_t;
 
 static uint64_t activations_of(fit_t *fit, int64_t full, int64_t light, int64_t none)
@@ -30,9 +30,9 @@ static uint64_t activations_of(fit_t *fit, int64_t full, int64_t light, int64_t 
 static void measure_mixes(fit_t *fit, mix_bytes_t *m)
 {
     const int64_t L = m->layers;
-    m->alike[RECOMPUTE_NONE] = activations_of(fit, 0, 0, L);
-    m->alike[RECOMPUTE_LIGHT] = activations_of(fit, 0, L, 0);
-    m->alike[RECOMPUTE_FULL] = activations_of(fit, L, 0, 0);
+    m->uniform[RECOMPUTE_NONE] = activations_of(fit, 0, 0, L);
+    m->uniform[RECOMPUTE_LIGHT] = activations_of(fit, 0, L, 0);
+    m->uniform[RECOMPUTE_FULL] = activations_of(fit, L, 0, 0);
     if (L > 1) {
         m->two[RECOMPUTE_NONE][0] = activations_of(fit, L - 1, 1, 0);
         m->two[RECOMPUTE_NONE][1] = activations_of(fit, 1, L - 1, 0);
@@ -54,13 +54,13 @@ static int64_t along(uint64_t from, uint64_t to, int64_t x, int64_t n)
     return n > 0 ? ((int64_t)to - (int64_t)from) / n * x : 0;
 }
 
-/* Returns what activations take. blocks: by recomputation. */
+/* Returns what activations keep_faster. blocks: by recomputation. */
 static uint64_t bytes_of_mix(const mix_bytes_t *m, const int64_t blocks[FIT_N_RECOMPUTES])
 {
     const int64_t L = m->layers;
     for (int r = RECOMPUTE_NONE; r <= RECOMPUTE_FULL; r++)
         if (blocks[r] == L)
-            return m->alike[r];
+            return m->uniform[r];
     for (int absent = RECOMPUTE_NONE; absent <= RECOMPUTE_FULL; absent++)
         if (blocks[absent] == 0) {
             const uint64_t *ends = m->two[absent];
@@ -172,7 +172,7 @@ static int64_t keep_within(const search_t *s, uint64_t bytes)
 
 /* ---- candidates ---- */
 
-static void take(search_t *s, fit_group_t *group, int i, const fit_variant_t *variant, double ms)
+static void keep_faster(search_t *s, fit_group_t *group, int i, const fit_variant_t *variant, double ms)
 {
     fit_candidate_t *c = &group->candidates[i];
     if (ms >= c->ms)
@@ -186,7 +186,7 @@ static void take(search_t *s, fit_group_t *group, int i, const fit_variant_t *va
     s->best_ms = fmin(s->best_ms, ms);
 }
 
-/* Takes a mix with every ratio. With all kept, more offload frees memory that nothing uses; and a mix that is too slow
+/* Tries a mix with every ratio. With all kept, more offload frees memory that nothing uses; and a mix that is too slow
  * even with all kept is so with more offload, too. */
 static void try_mix(search_t *s, fit_group_t *group, fit_variant_t variant)
 {
@@ -206,7 +206,7 @@ static void try_mix(search_t *s, fit_group_t *group, fit_variant_t variant)
             variant.keep = kept;
             ms = fit_work_time(&s->work, &variant).total;
         }
-        take(s, group, i, &variant, ms);
+        keep_faster(s, group, i, &variant, ms);
         if (kept == s->most_keep && s->rises)
             return;
     }
@@ -233,7 +233,7 @@ static void try_given(search_t *s, fit_group_t *group)
     for (int64_t l = 0; l < o->model.layers; l++)
         variant.blocks[options_block_recompute(&o->model, l)]++;
     for (int r = 0; r < FIT_N_RECOMPUTES; r++) /* its one mix, wherever that is looked up */
-        s->mixes.alike[r] = s->mixes.two[r][0] = s->mixes.two[r][1] = s->mixes.three[r] =
+        s->mixes.uniform[r] = s->mixes.two[r][0] = s->mixes.two[r][1] = s->mixes.three[r] =
             user.bytes[ZERO_MEMORY_ACTIVATIONS];
     try_mix(s, group, variant);
 }
@@ -243,10 +243,10 @@ static void try_all(search_t *s, fit_group_t groups[FIT_N_KINDS])
     const int64_t L = s->mixes.layers;
     measure_mixes(s->fit, &s->mixes);
     for (int r = RECOMPUTE_NONE; r <= RECOMPUTE_FULL; r++) {
-        fit_variant_t alike = {0};
-        alike.blocks[r] = L;
+        fit_variant_t uniform = {0};
+        uniform.blocks[r] = L;
         open_group(s, r, false, &groups[r]);
-        try_mix(s, &groups[r], alike);
+        try_mix(s, &groups[r], uniform);
     }
     open_group(s, RECOMPUTE_LIGHT, true, &groups[FIT_MIX_LIGHT]);
     open_group(s, RECOMPUTE_FULL, true, &groups[FIT_MIX_FULL]);

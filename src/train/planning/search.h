@@ -10,7 +10,8 @@
 
 #include "train/planning/choice.h"
 
-/* The kinds of recomputation: of all blocks alike; or last blocks with none after light ones, after full ones. */
+/* The kinds of recomputation: of all blocks in the same way; or last blocks with none after light ones, after full
+ * ones. */
 typedef enum fit_kind {
     FIT_ALL_NONE,
     FIT_ALL_LIGHT,

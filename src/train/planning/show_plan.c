@@ -154,7 +154,7 @@ static zero_status_t choose(options_t *o, const fit_rates_t *rates, plan_report_
 }
 
 /* Finds all that is shown. The CPU's device sets how many threads a rank has, on which workspaces depend. */
-static zero_status_t settle(options_t *o, zero_comm_t *comm, plan_report_t *report)
+static zero_status_t resolve(options_t *o, zero_comm_t *comm, plan_report_t *report)
 {
     zero_device_t *device;
     fit_rates_t rates = {0};
@@ -205,9 +205,9 @@ static zero_status_t show(const plan_report_t *made, const zero_comm_t *comm)
 
 zero_status_t show_plan(const options_t *options, zero_comm_t *comm)
 {
-    options_t settled = *options;
-    plan_report_t report = {.options = &settled, .asked = options};
-    zero_status_t status = settle(&settled, comm, &report);
+    options_t resolved = *options;
+    plan_report_t report = {.options = &resolved, .asked = options};
+    zero_status_t status = resolve(&resolved, comm, &report);
     if (status == ZERO_OK)
         status = show(&report, comm);
     free(report.ranks.hosts);

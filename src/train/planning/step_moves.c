@@ -1,5 +1,5 @@
-/* step_moves.c - a model's sizes, and what a step does beside a model's compute: bytes between ranks, copies from and
- * to host memory, the optimizer. See step_work.h.
+/* step_moves.c - a model's sizes, and what a step does in addition to the model's compute: bytes between ranks, copies
+ * from and to host memory, the optimizer. See step_work.h.
  */
 #include "train/planning/step_work.h"
 
@@ -57,9 +57,9 @@ double fit_n_params(const fit_shape_t *s)
 
 /* ---- Muon (docs/design.md) ---- */
 
-/* The share of the rate of large products that those of its iteration reach, beside twice a kernel's start and tail for
- * each. Fitted to two of the H200's steps before products were joined, and right for one since (docs/fit.md); libzero's
- * own products on a CPU reach 0.88 of OpenBLAS's rate. */
+/* The share of the rate of large products that those of its iteration reach. For each, twice a kernel's start and tail
+ * is added. Fitted to two of the H200's steps before products were joined, and right for one since (docs/fit.md);
+ * libzero's own products on a CPU reach 0.88 of OpenBLAS's rate. */
 #define MUON_SHARE 0.86
 #define MOST_MATRICES 7 /* of a block */
 /* Reads and writes of the owner of a matrix for each element: joined of parts, its norm, divided by it, copied after an
@@ -226,7 +226,7 @@ fit_wire_t fit_wire_s(const fit_work_t *work, const fit_variant_t *variant, fit_
     traffic_t t = traffic_of(work, variant->keep);
     double in_forward = receive_s(machine, t.forward), in_backward = receive_s(machine, t.backward);
     double in_step = receive_s(machine, t.step), all = k * (in_forward + in_backward) + in_step;
-    double exchange = is_muon(work) ? receive_s(machine, muon_bytes(work)) : 0.0; /* nothing runs beside it */
+    double exchange = is_muon(work) ? receive_s(machine, muon_bytes(work)) : 0.0; /* nothing overlaps it */
     if (!o->zero.overlap || !s->on_gpu || o->zero.comm == ZERO_COMM_MPI)
         return (fit_wire_t){in_forward, in_backward, all + exchange};
     double waits = k * n_units * rates->wait_s * (o->zero.stage == 3 ? 4.0 : 2.0);
@@ -334,7 +334,7 @@ static double fetch_s(const fit_machine_t *machine, const streamed_t *s, double 
 
 /* Returns what the next forward waits for. The stream that stores takes chunks in order, and the rest is fetched into
  * buffers that have been stored: so first what is staged leaves, and then the rest comes in and leaves at once. A unit
- * waits for its own chunks alone, so all of it is beside forward. */
+ * waits only for its own chunks, so all of it overlaps forward. */
 static double store_s(const fit_machine_t *machine, const streamed_t *s, double forward)
 {
     const copies_t staged = {.in = s->returning * s->grad + s->params, .out = s->staged * s->state};
@@ -342,7 +342,7 @@ static double store_s(const fit_machine_t *machine, const streamed_t *s, double 
     return excess(copy_s(machine, staged) + copy_s(machine, rest), forward);
 }
 
-double fit_offload_s(const fit_work_t *work, const fit_variant_t *variant, fit_passes_t beside)
+double fit_offload_s(const fit_work_t *work, const fit_variant_t *variant, fit_passes_t passes)
 {
     const options_t *o = work->options;
     const fit_machine_t *machine = work->machine;
@@ -352,16 +352,16 @@ double fit_offload_s(const fit_work_t *work, const fit_variant_t *variant, fit_p
         return 0.0;
     const double fetch = copy_s(machine, (copies_t){.in = params_bytes(work, variant)}); /* of one pass */
     const double others =
-        (work->shape.micro_steps - 1.0) * (excess(fetch, beside.forward) + excess(fetch, beside.backward));
+        (work->shape.micro_steps - 1.0) * (excess(fetch, passes.forward) + excess(fetch, passes.backward));
     if (o->zero.offload_update == ZERO_OFFLOAD_UPDATE_HOST) {
         const double update = n * (18.0 + 2.0 * array_bytes(o)) / (machine->rates.host_adam / in_host);
-        return others + excess(fetch, beside.backward) +
+        return others + excess(fetch, passes.backward) +
                excess(fmax(update,
                            copy_s(machine, (copies_t){.in = params_bytes(work, variant), .out = n * sizeof(float)})),
-                      beside.forward);
+                      passes.forward);
     }
     const streamed_t s = stream_of(work, variant, n);
-    return others + fetch_s(machine, &s, beside.backward) + store_s(machine, &s, beside.forward);
+    return others + fetch_s(machine, &s, passes.backward) + store_s(machine, &s, passes.forward);
 }
 
 double fit_optimizer_s(const fit_work_t *work, const fit_variant_t *variant)

@@ -240,13 +240,13 @@ fit_time_t fit_work_time(const fit_work_t *work, const fit_variant_t *variant)
     }
     fit_passes_t passes = {sum_of(&f), sum_of(&b)};
     fit_wire_t wire = fit_wire_s(work, variant, passes);
-    fit_passes_t beside = {passes.forward + wire.in_forward, passes.backward + wire.in_backward};
+    fit_passes_t with_waits = {passes.forward + wire.in_forward, passes.backward + wire.in_backward};
     fit_time_t t = {.products = k * (f.products + b.products) * ms,
                     .attention = k * (f.attention + b.attention) * ms,
                     .passes = k * (f.passes + b.passes) * ms,
                     .optimizer = fit_optimizer_s(work, variant) * ms,
                     .wire = wire.all * ms,
-                    .pcie = fit_offload_s(work, variant, beside) * ms};
+                    .pcie = fit_offload_s(work, variant, with_waits) * ms};
     t.total = t.products + t.attention + t.passes + t.optimizer + t.wire + t.pcie;
     return t;
 }

@@ -1,7 +1,7 @@
 /* step_time.h - predicts how long a training step takes: pure arithmetic on settings and rates.
  *
  * Matrix products and attention take FLOPs at the device's rates; everything else of a layer passes over memory. What
- * travels between ranks, and between GPU and host, runs beside compute, so that only what does not fit under it counts.
+ * travels between ranks, and between GPU and host, overlaps compute, so only the part that exceeds compute counts.
  */
 #ifndef ZEROTRAIN_STEP_TIME_H
 #define ZEROTRAIN_STEP_TIME_H

@@ -53,28 +53,27 @@ double fit_params_ratio(const options_t *options, double state_ratio);
 double fit_n_params(const fit_shape_t *shape);
 
 /* ---- step parts ---- */
-/* The parts of a step's time beside the model's compute, in seconds. For step_time.c. */
+/* The parts of a step's time other than the model's compute, in seconds. For step_time.c. */
 
 /* Seconds of one micro-step's forward and backward. */
 typedef struct fit_passes {
     double forward, backward;
 } fit_passes_t;
 
-/* What communication costs a step: in all, and what compute waits for in the micro-step's passes beside which offload
+/* What communication costs a step: in all, and what compute waits for in the passes of the micro-step in which offload
  * copies. */
 typedef struct fit_wire {
     double in_forward, in_backward, all;
 } fit_wire_t;
 
-/* Returns what communication costs beside this compute. */
+/* Returns what communication costs with this compute to overlap. */
 fit_wire_t fit_wire_s(const fit_work_t *work, const fit_variant_t *variant, fit_passes_t compute);
 
 /* Returns what offload costs a step. The GPU's update: state comes in under backward and goes out under the next
  * forward, as far as there are idle activations to stage it and its gradients in. The rest is copied in behind that,
  * with its gradients, which were sent to the host meanwhile, and out. The host's: one pass over the state once the norm
- * is known, under the next forward. beside: what the passes take, waits for other ranks included, since PCIe is idle
- * then. */
-double fit_offload_s(const fit_work_t *work, const fit_variant_t *variant, fit_passes_t beside);
+ * is known, under the next forward. passes: their times, waits for other ranks included, since PCIe is idle then. */
+double fit_offload_s(const fit_work_t *work, const fit_variant_t *variant, fit_passes_t passes);
 
 /* Returns what the update of this rank's share takes. */
 double fit_optimizer_s(const fit_work_t *work, const fit_variant_t *variant);

@@ -90,14 +90,14 @@ bool output_file_can_be_truncated(const char *path)
 
 /* Opens a regular file also for reading, so that it can be checked; a pipe or terminal must not be. O_NONBLOCK: do not
  * wait for a reader. */
-static int open_for_writing(const char *path, const struct stat *there)
+static int open_for_writing(const char *path, const struct stat *existing)
 {
-    int access_mode = !there || S_ISREG(there->st_mode) ? O_RDWR | O_CREAT : O_WRONLY;
+    int access_mode = !existing || S_ISREG(existing->st_mode) ? O_RDWR | O_CREAT : O_WRONLY;
     return ZERO_RETRY(open(path, access_mode | O_APPEND | O_NONBLOCK | O_NOCTTY | O_CLOEXEC, 0666));
 }
 
 /* Checks the file that is now open, which may be another than was there before. */
-static zero_status_t settle(const output_kind_t *kind, const char *path, int fd)
+static zero_status_t check_opened(const output_kind_t *kind, const char *path, int fd)
 {
     struct stat info;
     int flags = fcntl(fd, F_GETFL);
@@ -114,14 +114,14 @@ static zero_status_t settle(const output_kind_t *kind, const char *path, int fd)
     return ZERO_OK;
 }
 
-static zero_status_t open_path(const output_kind_t *kind, const char *path, const struct stat *there, int *fd)
+static zero_status_t open_path(const output_kind_t *kind, const char *path, const struct stat *existing, int *fd)
 {
-    *fd = open_for_writing(path, there);
+    *fd = open_for_writing(path, existing);
     if (*fd < 0 && errno == ENXIO)
         return fail(kind, path, "this pipe has no reader: start one first, or name a file");
     if (*fd < 0)
         return fail(kind, path, strerror(errno));
-    zero_status_t status = settle(kind, path, *fd);
+    zero_status_t status = check_opened(kind, path, *fd);
     if (status != ZERO_OK)
         close(*fd);
     return status;

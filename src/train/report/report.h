@@ -53,7 +53,7 @@ void line_write(bool with_rank, const char *message);
  * itself if the ranks cannot meet, when main ends, when a signal ends the process, and after five seconds in any case,
  * since the wait for a peer may be long. */
 
-/* Holds a line back. kind: the text that messages of one kind have in common, apart from numbers. */
+/* Holds a line back. kind: the text that messages of one kind have in common, without the numbers. */
 void held_add(const char *kind, const char *message);
 /* Returns whether any line is held, printed or not. */
 bool held_is_any(void);

@@ -32,8 +32,8 @@ void draw_scratch_free(draw_scratch_t *scratch)
 
 /* ---- a few of the vocabulary ---- */
 
-/* Puts the k largest logits' indices at the front of order, largest first; ties go to the smaller index. Nearly all
- * logits take one comparison, with the smallest of the k so far. */
+/* Writes the indices of the k largest logits to order, largest first; ties go to the smaller index. Nearly all logits
+ * take one comparison, with the smallest of the k so far. */
 static void select_top(const float *logits, int n, int k, int32_t *order)
 {
     float least = INFINITY;
@@ -60,8 +60,8 @@ static double weight_of(float logit, double largest, const sample_spec_t *spec)
     return exp(((double)logit - largest) / (double)spec->temperature);
 }
 
-/* Puts the indices that top_p may keep at the front of order, sorted, and returns how many. It keeps none whose weight
- * is (1 - top_p) total / n or less: all such together are no more than it leaves out. So few are sorted. */
+/* Writes the indices that top_p may keep to order, sorted, and returns how many. It keeps none whose weight is (1 -
+ * top_p) total / n or less: all such together are no more than it leaves out. So few are sorted. */
 static int select_likely(const float *logits, int n, const sample_spec_t *spec, double largest, double total,
                          int32_t *order)
 {

@@ -13,8 +13,7 @@
 #include "train/text/generate.h"
 
 /* ---- held out ---- */
-/* *
- * Passes of micro_batch sequences go round the ranks: pass v is rank v mod N's, and the last may be shorter. The
+/* Passes of micro_batch sequences go round the ranks: pass v is rank v mod N's, and the last may be shorter. The
  * passes' losses are added in the order of v, so the sum does not depend on N. A rank that has no pass left in the last
  * round computes one that does not count, since passes are collective. */
 

@@ -30,7 +30,7 @@ typedef struct prompt {
  * the model has a table of positions. Lowers max_tokens to what that leaves. prompt_close, whatever is returned. */
 zero_status_t generate_read_prompt(generate_options_t *options, model_options_t *model, prompt_t *prompt);
 void prompt_close(prompt_t *prompt);
-/* Settles the precision, once the device is resolved. */
+/* Chooses the precision, once the device is resolved. */
 void generate_choose(train_options_t *train, zero_device_type_t device);
 
 /* Prints to stdout what the model adds, as it comes: the same text on any number of ranks and at every stage.

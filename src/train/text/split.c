@@ -43,7 +43,7 @@ static bool refuse(parser_t *parser, const char *why)
     return false;
 }
 
-static bool take(parser_t *parser, const char *text)
+static bool accept(parser_t *parser, const char *text)
 {
     const size_t n = strlen(text);
     if (strncmp(parser->at, text, n) != 0)
@@ -55,7 +55,7 @@ static bool take(parser_t *parser, const char *text)
 /* ---- single characters ---- */
 
 /* \p{L} and the like: general categories, which both know by one or two letters. */
-static bool take_property(parser_t *parser)
+static bool parse_property(parser_t *parser)
 {
     static const char *const known[] = {"L",  "Lu", "Ll", "Lt", "Lm", "Lo", "M",  "Mn", "Mc", "Me", "N", "Nd",
                                         "Nl", "No", "P",  "Pc", "Pd", "Ps", "Pe", "Pi", "Pf", "Po", "S", "Sm",
@@ -70,8 +70,8 @@ static bool take_property(parser_t *parser)
     return refuse(parser, "a property other than a general category such as \\p{L}");
 }
 
-/* Takes what follows a backslash. is_single: it stands for one character, so it may begin or end a range. */
-static bool take_escape(parser_t *parser, bool in_class, bool *is_single)
+/* Parses what follows a backslash. is_single: it stands for one character, so it may begin or end a range. */
+static bool parse_escape(parser_t *parser, bool in_class, bool *is_single)
 {
     static const char punctuation[] = "!\"#$%&'()*+,-./:;<=>?@[\\]^_`{|}~ ";
     const char c = *parser->at;
@@ -81,7 +81,7 @@ static bool take_escape(parser_t *parser, bool in_class, bool *is_single)
     if (parser->ignores_case)
         return refuse(parser, "an escape where case is ignored");
     if (c == 'p' || c == 'P')
-        return take_property(parser);
+        return parse_property(parser);
     if (c == 's' || c == 'd' || (c == 'S' && !in_class))
         return true;
     *is_single = true;
@@ -92,8 +92,8 @@ static bool take_escape(parser_t *parser, bool in_class, bool *is_single)
                                                  "\\t and punctuation");
 }
 
-/* Takes one literal character: a sequence of UTF-8 or an ASCII character that means itself. */
-static bool take_literal(parser_t *parser)
+/* Parses one literal character: a sequence of UTF-8 or an ASCII character that means itself. */
+static bool parse_literal(parser_t *parser)
 {
     /* Oniguruma folds the letter U+00DF to "ss", and ligatures likewise. */
     static const char *const pairs[] = {"ss", "st", "ff", "fi", "fl"};
@@ -111,46 +111,46 @@ static bool take_literal(parser_t *parser)
 
 /* ---- classes ---- */
 
-/* Takes one member of a class: a character, or an escape that may stand for many. */
-static bool take_member(parser_t *parser, bool *is_single)
+/* Parses one member of a class: a character, or an escape that may stand for many. */
+static bool parse_member(parser_t *parser, bool *is_single)
 {
     *is_single = true;
-    if (take(parser, "\\"))
-        return take_escape(parser, true, is_single);
+    if (accept(parser, "\\"))
+        return parse_escape(parser, true, is_single);
     if (*parser->at == '[' || strncmp(parser->at, "&&", 2) == 0)
         return refuse(parser, "[ or && within a class");
-    return take_literal(parser);
+    return parse_literal(parser);
 }
 
-/* Takes the rest of a class whose [ has been taken. */
-static bool take_class(parser_t *parser)
+/* Parses the rest of a class whose [ has been parsed. */
+static bool parse_class(parser_t *parser)
 {
     if (parser->ignores_case)
         return refuse(parser, "a class where case is ignored");
-    take(parser, "^");
+    accept(parser, "^");
     if (*parser->at == ']')
         return refuse(parser, "a class that begins with ]");
     while (*parser->at && *parser->at != ']') {
         bool is_first = false, is_last = false;
-        if (!take_member(parser, &is_first))
+        if (!parse_member(parser, &is_first))
             return false;
         if (*parser->at != '-' || parser->at[1] == ']')
             continue;
         parser->at++;
-        if (!*parser->at || !take_member(parser, &is_last))
+        if (!*parser->at || !parse_member(parser, &is_last))
             return refuse(parser, "a class without its end");
         if (!is_first || !is_last)
             return refuse(parser, "a range that begins or ends with a class");
     }
-    return take(parser, "]") || refuse(parser, "a class without its end");
+    return accept(parser, "]") || refuse(parser, "a class without its end");
 }
 
 /* ---- repetition, groups, alternatives ---- */
 
-static bool take_alternatives(parser_t *parser, bool *is_empty);
+static bool parse_alternatives(parser_t *parser, bool *is_empty);
 
-/* Takes {n}, {n,} or {n,m}. */
-static bool take_bounds(parser_t *parser, bool *may_be_none)
+/* Parses {n}, {n,} or {n,m}. */
+static bool parse_bounds(parser_t *parser, bool *may_be_none)
 {
     const char *c = parser->at + 1, *least = c;
     c += strspn(c, "0123456789");
@@ -164,12 +164,12 @@ static bool take_bounds(parser_t *parser, bool *may_be_none)
     return *parser->at != '+' && *parser->at != '?' ? true : refuse(parser, "+ or ? behind {n,m}");
 }
 
-static bool take_repetition(parser_t *parser, bool *may_be_none)
+static bool parse_repetition(parser_t *parser, bool *may_be_none)
 {
     const char c = *parser->at;
     *may_be_none = c == '?' || c == '*';
     if (c == '{')
-        return take_bounds(parser, may_be_none);
+        return parse_bounds(parser, may_be_none);
     if (!c || !strchr("?*+", c))
         return true;
     parser->at++;
@@ -178,67 +178,67 @@ static bool take_repetition(parser_t *parser, bool *may_be_none)
     return !*parser->at || !strchr("?*+{", *parser->at) ? true : refuse(parser, "a repetition of a repetition");
 }
 
-/* Takes the rest of a group whose ( has been taken. is_empty: it may match empty text. */
-static bool take_group(parser_t *parser, bool *is_empty)
+/* Parses the rest of a group whose ( has been parsed. is_empty: it may match empty text. */
+static bool parse_group(parser_t *parser, bool *is_empty)
 {
     const bool ignored_case = parser->ignores_case;
     bool is_look = false;
-    if (take(parser, "?i:"))
+    if (accept(parser, "?i:"))
         parser->ignores_case = true;
-    else if (take(parser, "?!") || take(parser, "?="))
+    else if (accept(parser, "?!") || accept(parser, "?="))
         is_look = true;
-    else if (!take(parser, "?:") && *parser->at == '?')
+    else if (!accept(parser, "?:") && *parser->at == '?')
         return refuse(parser, "a group other than (?: (?i: (?! and (?=");
     if (++parser->depth > MAX_DEPTH)
         return refuse(parser, "groups within groups within groups");
-    if (!take_alternatives(parser, is_empty))
+    if (!parse_alternatives(parser, is_empty))
         return false;
     parser->depth--;
     parser->ignores_case = ignored_case;
     *is_empty |= is_look;
-    if (!take(parser, ")"))
+    if (!accept(parser, ")"))
         return refuse(parser, "a group without its end");
     return !is_look || !*parser->at || !strchr("?*+{", *parser->at) ? true : refuse(parser, "a repeated look-ahead");
 }
 
-/* Takes a character, class or group and its repetition. */
-static bool take_item(parser_t *parser, bool *is_empty)
+/* Parses a character, class or group and its repetition. */
+static bool parse_item(parser_t *parser, bool *is_empty)
 {
     bool is_single, may_be_none;
     *is_empty = false;
-    if (take(parser, "\\")) {
-        if (!take_escape(parser, false, &is_single))
+    if (accept(parser, "\\")) {
+        if (!parse_escape(parser, false, &is_single))
             return false;
-    } else if (take(parser, "[")) {
-        if (!take_class(parser))
+    } else if (accept(parser, "[")) {
+        if (!parse_class(parser))
             return false;
-    } else if (take(parser, "(")) {
-        if (!take_group(parser, is_empty))
+    } else if (accept(parser, "(")) {
+        if (!parse_group(parser, is_empty))
             return false;
     } else if (strchr("^$.?*+{", *parser->at)) {
         return refuse(parser, "^ $ . or a repetition of nothing");
-    } else if (!take_literal(parser)) {
+    } else if (!parse_literal(parser)) {
         return false;
     }
-    if (!take_repetition(parser, &may_be_none))
+    if (!parse_repetition(parser, &may_be_none))
         return false;
     *is_empty |= may_be_none;
     return true;
 }
 
-static bool take_alternatives(parser_t *parser, bool *is_empty)
+static bool parse_alternatives(parser_t *parser, bool *is_empty)
 {
     *is_empty = false;
     do {
         bool all_empty = true;
         while (*parser->at && *parser->at != '|' && *parser->at != ')') {
             bool item_is_empty;
-            if (!take_item(parser, &item_is_empty))
+            if (!parse_item(parser, &item_is_empty))
                 return false;
             all_empty &= item_is_empty;
         }
         *is_empty |= all_empty;
-    } while (take(parser, "|"));
+    } while (accept(parser, "|"));
     return true;
 }
 
@@ -246,7 +246,7 @@ const char *pattern_differs(const char *pattern)
 {
     parser_t parser = {.at = pattern};
     bool is_empty;
-    if (!take_alternatives(&parser, &is_empty))
+    if (!parse_alternatives(&parser, &is_empty))
         return parser.why;
     if (*parser.at)
         return "a ) that ends no group";

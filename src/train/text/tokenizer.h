@@ -1,4 +1,4 @@
-/* tokenizer.h - text to tokens and back, by the tokenizer.json beside a model's weights.
+/* tokenizer.h - text to tokens and back, by the tokenizer.json next to a model's weights.
  *
  * Hugging Face's BPE is read: byte-level, as that of GPT-2, Llama 3, SmolLM and Qwen, and SentencePiece's, as that of
  * Llama 2, Mistral and Gemma. Whatever else such a file may ask for is refused by its name. A model of 256 tokens

@@ -17,7 +17,8 @@
 #include "zero/plan/optimizer.h"
 
 /* ---- checkpoint state ---- */
-/* *
+/* The object in state.json:
+ *
  *     {"adam_step": 10, "dtype": "bf16", "good_steps": 10, "library": "0.1.0", "loss_scale": 1.0, "overflows": 0,
  *      "skipped_in_row": 0, "step": 10, ... the caller's keys}
  *

@@ -81,24 +81,24 @@ static bool may_go(int directory)
     return has_marker(directory) || zero_manifest_is_there(directory) || is_empty(directory);
 }
 
-static bool ask(int parent, const char *name, bool (*question)(int directory))
+static bool test_directory(int parent, const char *name, bool (*test)(int directory))
 {
     int fd = open_directory(parent, name);
     if (fd < 0)
         return false;
-    bool answer = question(fd);
+    bool answer = test(fd);
     close(fd);
     return answer;
 }
 
 bool zero_checkpoint_is_there(int parent, const char *name)
 {
-    return ask(parent, name, zero_manifest_is_there);
+    return test_directory(parent, name, zero_manifest_is_there);
 }
 
 bool zero_checkpoint_may_go(int parent, const char *name)
 {
-    return ask(parent, name, may_go);
+    return test_directory(parent, name, may_go);
 }
 
 /* ---- removing ---- */

@@ -1,6 +1,6 @@
 /* checkpoint_removal.h - recognizes directories that are libzero's, and removes no others.
  *
- * A user may keep anything beside checkpoints, under any name. So a directory is removed only if it has a manifest of
+ * A user may keep anything next to checkpoints, under any name. So a directory is removed only if it has a manifest of
  * libzero's, or the marker that a save's temporary directory has until there is a manifest, or if it is empty. It is
  * examined and emptied through one descriptor: if something else takes its name meanwhile, such as a link, that is
  * neither followed nor emptied. Used by checkpoint_directory.c. */

@@ -46,7 +46,7 @@ struct zero_save {
     char *parent, *temporary;
     bool per_host;
     bool in_parallel; /* by several threads: GPUs compute meanwhile, and leave most cores idle */
-    int lock;         /* where this rank leads: on `temporary`, once it exists; else -1 */
+    int lock;         /* of a root: on `temporary`, once it exists; else -1 */
     uint64_t step;
     int keep;
     zero_new_files_t files;
@@ -64,8 +64,8 @@ struct zero_save {
     zero_status_t thread_status;
 };
 
-/* Returns whether this rank makes and commits its directory. */
-static bool leads(const zero_save_t *save)
+/* Returns whether this rank makes and commits a directory: rank 0, or the first rank of each host. */
+static bool is_root(const zero_save_t *save)
 {
     return save->per_host ? save->comm->local_rank == 0 : save->comm->rank == 0;
 }
@@ -146,7 +146,7 @@ static zero_status_t share_hashes(zero_save_t *save)
 
 static zero_status_t commit_phase(zero_save_t *save)
 {
-    if (!leads(save))
+    if (!is_root(save))
         return ZERO_OK;
     ZERO_TRY(zero_manifest_write(&save->files.manifest, save->temporary));
     return zero_checkpoints_commit(save->parent, save->step, save->temporary);
@@ -155,7 +155,7 @@ static zero_status_t commit_phase(zero_save_t *save)
 /* Runs when every host has the new checkpoint, so that at any time there is one that all have. */
 static zero_status_t tidy_phase(zero_save_t *save)
 {
-    if (leads(save) && save->keep > 0)
+    if (is_root(save) && save->keep > 0)
         zero_checkpoints_keep(save->parent, save->step, save->keep);
     return ZERO_OK;
 }
@@ -319,7 +319,7 @@ static zero_status_t begin(zero_save_t *save, const char *directory, const zero_
     const bool has_others = options->per_host && zero_hosts_are_several(comm);
     bool in_background = options->background;
     ZERO_TRY(zero_comm_agree(comm, fill(save, directory, options)));
-    ZERO_TRY(zero_comm_agree(comm, leads(save) ? make_files(save, options) : ZERO_OK));
+    ZERO_TRY(zero_comm_agree(comm, is_root(save) ? make_files(save, options) : ZERO_OK));
     if (in_background)
         ZERO_TRY(find_room(save, &in_background));
     if (in_background || has_others)

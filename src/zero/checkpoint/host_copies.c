@@ -26,9 +26,9 @@
 #include "zero/plan/config.h"
 #include "zero/plan/optimizer.h"
 
-/* ---- host copies apart ---- */
-/* Refuses a directory for checkpoints in memory that two hosts share: they would write over each
- * other's copies. The first rank of each host puts a mark into its directory, and looks for those of the others.
+/* ---- directories are separate ---- */
+/* Refuses a directory for checkpoints in memory that two hosts share: they would write over each other's copies. The
+ * first rank of each host writes a mark into its directory, and looks for those of the others.
  *
  * What must hold: a mark that a killed job left means nothing, so marks have a number of the job's own. */
 
@@ -139,7 +139,7 @@ static bool takes_from(const zero_comm_t *comm, int rank)
     return comm->hosts[rank].id != comm->hosts[comm->rank].id && rank % comm->local_size == comm->local_rank;
 }
 
-/* Takes this rank's share of one round. *n_sent: elements of all ranks. */
+/* Passes this rank's share of one round to `take`. *n_sent: elements of all ranks. */
 static zero_status_t take_pieces(const zero_comm_t *comm, piece_t *all, zero_chunk_fn take, void *user, size_t *n_sent)
 {
     zero_status_t status = ZERO_OK;

@@ -2,7 +2,7 @@
  * or that has joined the run.
  *
  * The first rank whose host has it reads the files and sends them to all ranks, block by block, the manifest last. On
- * each host that lacks it one rank writes them, to a temporary name first: a copy is complete or not there. What was
+ * each host that lacks it one rank writes them, to a temporary name first: a copy is complete or absent. What was
  * received is compared with the manifest when the checkpoint is opened, as any other.
  */
 #include <fcntl.h>

@@ -44,8 +44,9 @@ zero_tensor_t zero_weights_find(const zero_weights_t *weights, const char *name)
     return first < declared->n_names ? (zero_tensor_t)declared->names[first].index : -1;
 }
 
-/* Returns whether a tensor is one that Hugging Face saves beside the parameters: constant masks and frequencies, and an
- * output head that repeats the embedding. No warning is due for these. A model that declares such a name gets it. */
+/* Returns whether a tensor is one that Hugging Face saves along with the parameters: constant masks and frequencies,
+ * and an output head that repeats the embedding. No warning is due for these. A model that declares such a name gets
+ * it. */
 static bool is_known_extra(const char *name)
 {
     static const char *const SUFFIXES[] = {".attn.bias", ".attn.masked_bias", ".rotary_emb.inv_freq", HEAD_NAME};
@@ -102,8 +103,8 @@ static void note_unknown(zero_weights_t *weights, const char *name)
     weights->n_unknown++;
 }
 
-static zero_status_t take_tensor(zero_weights_t *weights, const zero_safetensors_t *file,
-                                 const zero_safetensors_tensor_t *tensor)
+static zero_status_t add_tensor(zero_weights_t *weights, const zero_safetensors_t *file,
+                                const zero_safetensors_tensor_t *tensor)
 {
     zero_tensor_t t = zero_weights_find(weights, tensor->name);
     if (t < 0) {
@@ -164,17 +165,17 @@ static zero_status_t open_once(zero_weights_t *weights, const char *path, const 
     return ZERO_OK;
 }
 
-static zero_status_t take_single(zero_weights_t *weights, const char *path)
+static zero_status_t add_single(zero_weights_t *weights, const char *path)
 {
     const zero_safetensors_t *file = NULL;
     ZERO_TRY(open_once(weights, path, &file));
     for (size_t i = 0; i < file->n_tensors; i++)
-        ZERO_TRY(take_tensor(weights, file, &file->tensors[i]));
+        ZERO_TRY(add_tensor(weights, file, &file->tensors[i]));
     return ZERO_OK;
 }
 
-/* Takes one entry of the index: a tensor's name and its file. */
-static zero_status_t take_indexed(zero_weights_t *weights, const char *name, const json_t *file_name)
+/* Adds one entry of the index: a tensor's name and its file. */
+static zero_status_t add_indexed(zero_weights_t *weights, const char *name, const json_t *file_name)
 {
     const zero_safetensors_t *file = NULL;
     char *path = NULL;
@@ -194,10 +195,10 @@ static zero_status_t take_indexed(zero_weights_t *weights, const char *name, con
     if (!tensor)
         return zero_fail(ZERO_ERROR_FORMAT, "'%s': tensor %.100s is not there, though %s says so", file->path, name,
                          INDEX_NAME);
-    return take_tensor(weights, file, tensor);
+    return add_tensor(weights, file, tensor);
 }
 
-static zero_status_t take_index(zero_weights_t *weights, const char *path)
+static zero_status_t add_index(zero_weights_t *weights, const char *path)
 {
     const char *name;
     json_t *index, *file_name;
@@ -208,7 +209,7 @@ static zero_status_t take_index(zero_weights_t *weights, const char *path)
         status = zero_fail(ZERO_ERROR_FORMAT, "'%s' has no weight_map that says which file holds which tensor", path);
     json_object_foreach(weight_map, name, file_name)
     {
-        status = take_indexed(weights, name, file_name);
+        status = add_indexed(weights, name, file_name);
         if (status != ZERO_OK)
             break;
     }
@@ -216,7 +217,7 @@ static zero_status_t take_index(zero_weights_t *weights, const char *path)
     return status;
 }
 
-static zero_status_t take_directory(zero_weights_t *weights)
+static zero_status_t add_directory(zero_weights_t *weights)
 {
     char *single = NULL, *index = NULL;
     zero_status_t status;
@@ -224,9 +225,9 @@ static zero_status_t take_directory(zero_weights_t *weights)
     ZERO_TRY_GOTO(zero_path_join(weights->directory, INDEX_NAME, &index), done);
     /* If anything else is wrong with the file, opening it reports that. */
     if (access(single, F_OK) == 0)
-        status = take_single(weights, single);
+        status = add_single(weights, single);
     else if (access(index, F_OK) == 0)
-        status = take_index(weights, index);
+        status = add_index(weights, index);
     else
         status = zero_fail(ZERO_ERROR_IO, "cannot find weights in '%s': it has neither %s nor %s (%s)",
                            weights->directory, SINGLE_NAME, INDEX_NAME, strerror(errno));
@@ -260,7 +261,7 @@ zero_status_t zero_weights_open(zero_weights_t *weights, const zero_model_t *mod
         goto fail;
     }
     ZERO_TRY_GOTO(zero_names_create((size_t)model->n_tensors, declared_name, model, &opened.declared), fail);
-    ZERO_TRY_GOTO(take_directory(&opened), fail);
+    ZERO_TRY_GOTO(add_directory(&opened), fail);
     ZERO_TRY_GOTO(check_complete(&opened), fail);
     for (zero_tensor_t t = 0; t < model->n_tensors; t++)
         opened.found[t] = opened.sources[t].file != NULL;

@@ -220,7 +220,7 @@ static zero_status_t find_sharing(zero_comm_t *host, bool *here, bool *anywhere)
     return ZERO_OK;
 }
 
-/* Refuses ranks that share a GPU, which NCCL does not serve. All ranks fail alike. */
+/* Refuses ranks that share a GPU, which NCCL does not serve. If one rank fails, all do. */
 static zero_status_t refuse_shared_gpus(zero_comm_t *host)
 {
     int n_gpus = zero_device_cuda_count();

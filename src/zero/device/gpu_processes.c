@@ -99,7 +99,7 @@ static void read_name(int64_t pid, char *name, int n_bytes)
     fclose(file);
 }
 
-static void take(nvml_process_t *processes, unsigned n, zero_device_usage_t *usage)
+static void store_processes(nvml_process_t *processes, unsigned n, zero_device_usage_t *usage)
 {
     for (unsigned i = 0; i < n; i++) /* or it would be the largest */
         processes[i].n_bytes = processes[i].n_bytes == NVML_NOT_AVAILABLE ? 0 : processes[i].n_bytes;
@@ -115,7 +115,7 @@ static void take(nvml_process_t *processes, unsigned n, zero_device_usage_t *usa
                  "the driver names no process; those of other containers are not shown");
 }
 
-static int ask(const nvml_t *nvml, const char *pci_address, zero_device_usage_t *usage)
+static int list_users(const nvml_t *nvml, const char *pci_address, zero_device_usage_t *usage)
 {
     nvml_device_t device;
     nvml_process_t processes[MOST];
@@ -124,7 +124,7 @@ static int ask(const nvml_t *nvml, const char *pci_address, zero_device_usage_t 
     if (error == NVML_SUCCESS)
         error = list(nvml, device, &n, processes);
     if (error == NVML_SUCCESS)
-        take(processes, n < MOST ? n : MOST, usage);
+        store_processes(processes, n < MOST ? n : MOST, usage);
     return error;
 }
 
@@ -140,7 +140,7 @@ void zero_gpu_find_processes(const char *pci_address, zero_device_usage_t *usage
     } else {
         error = nvml.init();
         if (error == NVML_SUCCESS) {
-            error = ask(&nvml, pci_address, usage);
+            error = list_users(&nvml, pci_address, usage);
             nvml.shutdown();
         }
         if (error != NVML_SUCCESS)

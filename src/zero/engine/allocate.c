@@ -109,7 +109,7 @@ static zero_status_t choose_keep(zero_context_t *context, zero_plan_target_t tar
     return ZERO_OK;
 }
 
-/* Finds the host's memory, and returns what this rank may take of it for offload. */
+/* Finds the host's memory, and returns how much of it this rank may use for offload. */
 static uint64_t host_room(const zero_context_t *context, uint64_t *total, uint64_t *available)
 {
     zero_host_memory(total, available);
@@ -117,11 +117,11 @@ static uint64_t host_room(const zero_context_t *context, uint64_t *total, uint64
                                *available);
 }
 
-/* Returns the host memory beside a GPU that a plan takes, with the caller's. */
+/* Returns the pinned host memory of a plan and, on a GPU, of the caller's stashes. */
 static uint64_t host_bytes(const zero_context_t *context, const zero_arena_plan_t *plan)
 {
-    const bool is_beside = context->device->ops->join != NULL;
-    return plan->memory.pinned_bytes + (is_beside ? context->config.user_pinned_bytes : 0);
+    const bool on_gpu = context->device->ops->join != NULL;
+    return plan->memory.pinned_bytes + (on_gpu ? context->config.user_pinned_bytes : 0);
 }
 
 static zero_status_t check_host_room(const zero_context_t *context)
@@ -163,10 +163,10 @@ static zero_status_t plan_update_on_host(zero_context_t *context, zero_plan_targ
     return ZERO_OK;
 }
 
-/* Takes host memory before any other, since the choice of the updater depends on it. If the caller left that open and
- * some rank's memory could not be pinned, the host updates on all ranks, which copies fewer bytes. That is another
+/* Allocates host memory before any other, since the choice of the updater depends on it. If the caller left that open
+ * and some rank's memory could not be pinned, the host updates on all ranks, which copies fewer bytes. That is another
  * plan. */
-static zero_status_t take_host_memory(zero_context_t *context, zero_plan_target_t target, zero_offload_t **offload)
+static zero_status_t allocate_host_memory(zero_context_t *context, zero_plan_target_t target, zero_offload_t **offload)
 {
     ZERO_TRY(zero_offload_create(context, offload));
     if (!*offload || context->config.offload_update != ZERO_OFFLOAD_UPDATE_AUTO)
@@ -177,13 +177,13 @@ static zero_status_t take_host_memory(zero_context_t *context, zero_plan_target_
         return ZERO_OK;
     zero_offload_destroy(*offload);
     *offload = NULL;
-    ZERO_TRY(zero_comm_agree(context->host_comm, ZERO_OK)); /* all ranks have given theirs back */
+    ZERO_TRY(zero_comm_agree(context->host_comm, ZERO_OK)); /* all ranks have freed theirs */
     ZERO_TRY(plan_update_on_host(context, target));
     return zero_offload_create(context, offload);
 }
 
 /* shard_group = host: finds how many ranks a host has. All hosts must have as many, with consecutive numbers. */
-static zero_status_t settle_shard_group(zero_context_t *context)
+static zero_status_t resolve_shard_group(zero_context_t *context)
 {
     zero_comm_t *comm = context->host_comm;
     zero_config_t *config = &context->config;
@@ -207,14 +207,14 @@ zero_status_t zero_fit_plan(zero_context_t *context, zero_offload_t **offload)
                                        .needs_staging = context->comm->ops->staging_bytes(2, 1) > 0,
                                        .has_rails = context->device->ops->join != NULL &&
                                                     zero_comm_get_kind(context->host_comm) == ZERO_COMM_MPI};
-    ZERO_TRY(settle_shard_group(context));
+    ZERO_TRY(resolve_shard_group(context));
     ZERO_TRY(choose_offload_ratio(context, target));
     ZERO_TRY(choose_offload_params(context, target));
     ZERO_TRY(choose_keep(context, target)); /* into what offload leaves free */
     ZERO_TRY(zero_arena_plan_create(context->model, &context->layout, &context->config, target, &context->plan));
     ZERO_TRY(zero_comm_agree(context->host_comm, check_fits(context)));
-    ZERO_TRY(zero_comm_agree(context->host_comm, check_host_room(context))); /* no rank has taken any yet */
-    return take_host_memory(context, target, offload);
+    ZERO_TRY(zero_comm_agree(context->host_comm, check_host_room(context))); /* no rank has allocated any yet */
+    return allocate_host_memory(context, target, offload);
 }
 
 /* ---- memory ---- */

@@ -165,7 +165,7 @@ zero_status_t zero_engine_create(zero_comm_t *comm, zero_device_t *device, const
     zero_call_t call = {.name = "zero_engine_create", .has_engine = 1, .engine = comm->n_engines++};
     zero_comm_enter(comm, &call, true);
     zero_engine_t *made = NULL;
-    /* First, since all ranks then find alike whatever else is wrong with them. */
+    /* First: all ranks then return the same error, whatever else is wrong with some of them. */
     ZERO_TRY_GOTO(zero_compare_across_ranks(comm, model, &known), fail);
     ZERO_TRY_GOTO(zero_comm_agree(comm, zero_config_check(&known)), fail);
     made = calloc(1, sizeof *made);
@@ -188,7 +188,7 @@ fail:
 
 /* Waits for the device, since memory must not be freed while a stream may use it. After a failure, first ends what
  * waits in the streams for a peer that may never come. */
-static void settle(zero_context_t *context)
+static void await_device(zero_context_t *context)
 {
     zero_comm_t *comm = context->comm;
     if (comm && (comm->failed || context->host_comm->failed) && comm->ops->release)
@@ -203,7 +203,7 @@ static void destroy(zero_engine_t *engine)
     zero_comm_t *host_comm = context->host_comm;
     zero_device_t *device = context->device;
     zero_context_enter(context, "zero_engine_destroy");
-    settle(context);
+    await_device(context);
     zero_engine_free_stashes(engine);
     zero_engine_free_blocks(engine);
     zero_update_destroy(engine->update);

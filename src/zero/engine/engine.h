@@ -55,8 +55,8 @@ zero_status_t zero_engine_check_grads(zero_engine_t *engine, zero_unit_t unit, z
 /* ---- fit ---- */
 /* Makes the plan, so that it fits. */
 
-/* Makes the context's plan, settles what its configuration leaves to the machine (offload_ratio, offload_update), and
- * takes offload's host memory. Returns ZERO_ERROR_MEMORY, with the numbers, if the device has too little free memory.
+/* Makes the context's plan, decides what its configuration leaves open (offload_ratio, offload_update), and allocates
+ * offload's host memory. Returns ZERO_ERROR_MEMORY, with the numbers, if the device has too little free memory.
  * [collective] */
 zero_status_t zero_fit_plan(zero_context_t *context, zero_offload_t **offload);
 

@@ -148,7 +148,7 @@ zero_status_t zero_release(zero_engine_t *engine, zero_unit_t unit, zero_stream_
     return ZERO_OK;
 }
 
-/* Starts the reduction of the unit's gradients. Behind the step's last one activations can be lent. */
+/* Starts the reduction of the unit's gradients. In the step's last micro-step, offload may then borrow activations. */
 static zero_status_t reduce(zero_engine_t *engine, zero_unit_t unit, zero_stream_t stream)
 {
     const zero_context_t *context = &engine->context;
@@ -227,7 +227,7 @@ zero_status_t zero_engine_trace(zero_engine_t *engine, unsigned works, zero_trac
  * update has failed halfway: its weights cannot be had back, and the engine refuses to use them until others are set.
  */
 
-/* Ranks that have come to different places have other work under way: to wait for it could take for ever. */
+/* Ranks that have come to different places have other work under way: waiting for it might never end. */
 static zero_status_t compare_places(const zero_context_t *context, bool acquired)
 {
     const zero_progress_t *progress = &context->progress;

@@ -62,7 +62,7 @@ static zero_status_t check_sizes(const char *call, int n_buffers, size_t buffer_
     return ZERO_OK;
 }
 
-/* Returns how many slots there really are. on_gpu: copies take place. */
+/* Returns how many slots are allocated. on_gpu: buffers are copied to the host and back. */
 static int count_slots(bool on_gpu, int n_buffers, int n_slots)
 {
     return on_gpu && n_slots < n_buffers ? n_slots : n_buffers;
@@ -110,7 +110,7 @@ static void touch_part(void *args, int item, int part, int n_parts)
     memset(stash->host + from, 0, to - from);
 }
 
-static zero_status_t take_host_memory(zero_stash_t *stash, const cpu_set_t *cores)
+static zero_status_t allocate_host_memory(zero_stash_t *stash, const cpu_set_t *cores)
 {
     zero_context_t *context = &stash->engine->context;
     zero_device_t *device = context->device;
@@ -151,11 +151,11 @@ static zero_status_t create_streams(zero_stash_t *stash)
     return ZERO_OK;
 }
 
-/* Takes device memory last: the engine owns it from then on. */
+/* Allocates device memory last: the engine owns it from then on. */
 static zero_status_t create(zero_stash_t *stash, const cpu_set_t *cores)
 {
     void *data;
-    ZERO_TRY(take_host_memory(stash, cores));
+    ZERO_TRY(allocate_host_memory(stash, cores));
     ZERO_TRY(create_streams(stash));
     ZERO_TRY(zero_alloc(stash->engine, ZERO_MEMORY_ACTIVATIONS, (size_t)stash->n_slots * stash->buffer_bytes, &data));
     for (int i = 0; i < stash->n_slots; i++)

@@ -259,8 +259,8 @@ zero_status_t zero_engine_set_some(zero_engine_t *engine, bool with_moments, con
     return with_moments ? ZERO_OK : zero_set_adam_step(engine, 0);
 }
 
-/* Puts a run's first weights into buffers->weights. Of zeros, nothing goes from host to device: they are what a program
- * declares that then sets all weights. */
+/* Writes a run's initial weights to buffers->weights. Zeros are not copied from the host: a program that sets all
+ * weights afterwards declares them so. */
 static zero_status_t init_weights(zero_engine_t *engine, zero_tensor_t tensor, const zero_span_t *run,
                                   zero_run_buffers_t *buffers)
 {

@@ -95,7 +95,7 @@ static void *master_lo_at(const zero_engine_t *engine, const zero_adam_segment_t
     return bytes_at(zero_context_private(context, context->plan.master_lo), at->state, zero_master_lo_size(dtype));
 }
 
-/* Return where the optimizer's arrays are; v is NULL if it has one. They ask whether they are offloaded separately, not
+/* Return where the optimizer's arrays are; v is NULL if it has one. Whether they are offloaded is looked up, not found
  * by comparing offsets: if all state is offloaded, both are empty on the device and have the same one. */
 static void *m_at(const zero_engine_t *engine, const zero_adam_segment_t *at)
 {
@@ -215,13 +215,14 @@ zero_status_t zero_run_write_array(zero_engine_t *engine, zero_array_t array, co
     const zero_context_t *context = &engine->context;
     if (is_v_of_a_matrix(array, at))
         return ZERO_OK;
-    void *there = array == ZERO_ARRAY_M ? m_at(engine, at) : v_at(engine, at);
+    void *destination = array == ZERO_ARRAY_M ? m_at(engine, at) : v_at(engine, at);
     const void *coded = values;
     if (is_in_blocks(engine)) {
         zero_shard_kernels_cpu()->encode8(coded_of(buffers, array), values, n_elems, array == ZERO_ARRAY_M);
         coded = coded_of(buffers, array);
     }
-    return zero_device_copy(context->device, there, coded, zero_array_bytes(context->plan.array_format, n_elems), NULL);
+    return zero_device_copy(context->device, destination, coded, zero_array_bytes(context->plan.array_format, n_elems),
+                            NULL);
 }
 
 zero_status_t zero_run_read_array(zero_engine_t *engine, zero_array_t array, const zero_adam_segment_t *at,
@@ -232,11 +233,11 @@ zero_status_t zero_run_read_array(zero_engine_t *engine, zero_array_t array, con
         memset(values, 0, n_elems * sizeof *values);
         return ZERO_OK;
     }
-    const void *there = array == ZERO_ARRAY_M ? m_at(engine, at) : v_at(engine, at);
+    const void *source = array == ZERO_ARRAY_M ? m_at(engine, at) : v_at(engine, at);
     const size_t n_bytes = zero_array_bytes(engine->context.plan.array_format, n_elems);
     if (!is_in_blocks(engine))
-        return zero_device_copy(device, values, there, n_bytes, NULL);
-    ZERO_TRY(zero_device_copy(device, coded_of(buffers, array), there, n_bytes, NULL));
+        return zero_device_copy(device, values, source, n_bytes, NULL);
+    ZERO_TRY(zero_device_copy(device, coded_of(buffers, array), source, n_bytes, NULL));
     ZERO_TRY(zero_device_synchronize(device));
     zero_shard_kernels_cpu()->decode8(values, coded_of(buffers, array), n_elems, array == ZERO_ARRAY_M);
     return ZERO_OK;

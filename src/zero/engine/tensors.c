@@ -6,7 +6,7 @@
 #include "zero/runtime/addresses.h"
 #include "zero/step/parameters.h"
 
-/* Asks of the acquired unit and the tensor's owner. */
+/* Returns whether the acquired unit, at `position`, may use a tensor that `flat` owns. */
 typedef bool (*order_fn)(const zero_model_t *model, int position, zero_unit_t flat);
 
 static bool is_usable(const zero_engine_t *engine, zero_tensor_t tensor, order_fn allows)

@@ -117,7 +117,7 @@ static zero_status_t finish_gradients(zero_engine_t *engine, const request_t *re
     return zero_gradients_finish(engine->gradients, context->streams.gather);
 }
 
-/* Takes the loss's scale out again. */
+/* Divides by the loss's scale. */
 static zero_status_t unscale(zero_engine_t *engine, float *elems, uint64_t n_elems)
 {
     zero_device_t *device = engine->context.device;

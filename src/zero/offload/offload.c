@@ -364,14 +364,15 @@ zero_status_t zero_offload_await_grads(zero_offload_t *offload, zero_unit_t unit
 
 zero_status_t zero_offload_borrow_activations(zero_offload_t *offload, zero_unit_t unit, zero_stream_t stream)
 {
-    return offload && offload->backend && offload->backend->lend ? offload->backend->lend(offload, unit, stream)
-                                                                 : ZERO_OK;
+    return offload && offload->backend && offload->backend->borrow ? offload->backend->borrow(offload, unit, stream)
+                                                                   : ZERO_OK;
 }
 
 zero_status_t zero_offload_return_activations(zero_offload_t *offload, zero_unit_t unit, zero_stream_t stream)
 {
-    return offload && offload->backend && offload->backend->reclaim ? offload->backend->reclaim(offload, unit, stream)
-                                                                    : ZERO_OK;
+    return offload && offload->backend && offload->backend->give_back
+               ? offload->backend->give_back(offload, unit, stream)
+               : ZERO_OK;
 }
 
 zero_status_t zero_offload_update(zero_offload_t *offload, zero_stream_t stream)

@@ -1,16 +1,19 @@
 /* offload.h - optimizer state in pinned host memory: what a step does with it, in streams of its own.
  *
- *     gradients out    as soon as a unit's gradients are reduced, under the rest of backward
- *     update           once the device has decided the step, unit by unit in forward order, under the forward pass of
- *                      the units before; by one of two backends (offload_backend.h), which give the same bits:
- *                      device    gradients and state are copied in, AdamW runs, and the state is copied back
- *                      host      the CPU's AdamW updates the state in place, and new parameters are copied in
+ *     caller's stream | backward C | backward B | backward A | decide | wait | forward A | forward B | forward C
+ *     gradients out                | of C       | of B       | of A   |
+ *     update                                                          | A    | B ....... | C ....... |
+ *
+ * The update goes through units in forward order, under the forward passes of the units before. Two backends
+ * (offload_backend.h) give the same bits. With `device`, gradients and state are copied in, AdamW runs on the device,
+ * and the state is copied back. With `host`, the CPU's AdamW updates the state in place, and new parameters are copied
+ * in.
  *
  * Nothing is stale: a unit's next use waits for its new parameters. An offloaded unit's shard in the window is
  * published by a fence of its own, before its first gather of the step (parameters.c).
  *
- * Parameters may be in host memory, too (zero_plan_offloads_params). Then an update ends there, and parameters.c
- * fetches them for every use.
+ * Parameters may be in host memory, too (zero_plan_offloads_params). Then an update ends in host memory, and
+ * parameters.c fetches them for every use.
  *
  * Functions about a unit need one whose state is offloaded (zero_plan_is_offloaded), unless they are about parameters.
  * With NULL, which means no offload, the others do nothing.
@@ -24,7 +27,7 @@
 
 typedef struct zero_offload zero_offload_t;
 
-/* Takes host memory as planned. *offload is NULL if the plan offloads nothing. [collective] */
+/* Allocates host memory as planned. *offload is NULL if the plan offloads nothing. [collective] */
 zero_status_t zero_offload_create(zero_context_t *context, zero_offload_t **offload);
 /* Finds the cores near this rank's device, whose threads write pinned memory first. [collective] */
 zero_status_t zero_offload_find_cores(const zero_context_t *context, cpu_set_t *cores);
@@ -32,7 +35,7 @@ zero_status_t zero_offload_find_cores(const zero_context_t *context, cpu_set_t *
 bool zero_offload_blocks_host(const zero_offload_t *offload);
 /* Creates the rest, once the device's memory has been allocated. */
 zero_status_t zero_offload_prepare(zero_offload_t *offload);
-/* Finds out which of the caller's blocks can be borrowed: before the first pass, when the caller has taken all its
+/* Finds out which of the caller's blocks can be borrowed: before the first pass, when the caller has allocated all its
  * memory. [collective] */
 zero_status_t zero_offload_start(zero_offload_t *offload, const zero_user_block_t *blocks);
 void zero_offload_destroy(zero_offload_t *offload); /* when the device is idle */
@@ -58,7 +61,7 @@ zero_stream_t zero_offload_param_stream(const zero_offload_t *offload);
 
 /* The unit's gradients have been reduced in `stream`: copies them out, or leaves them where the update finds them. */
 zero_status_t zero_offload_send_grads(zero_offload_t *offload, zero_unit_t unit, zero_stream_t stream);
-/* Makes `stream`, which is about to write the unit's reduced gradients, wait until what was in their place is not
+/* Makes `stream`, which is about to write the unit's reduced gradients, wait until the gradients before them are not
  * needed any more. */
 zero_status_t zero_offload_await_grads(zero_offload_t *offload, zero_unit_t unit, zero_stream_t stream);
 /* Updates the offloaded units: the step has been decided in `stream`, and every rank is done with its weights. */
@@ -69,10 +72,10 @@ zero_status_t zero_offload_finish_update(zero_offload_t *offload);
  * update. */
 zero_status_t zero_offload_await_params(zero_offload_t *offload, zero_unit_t unit, zero_stream_t stream, bool *is_new);
 
-/* Lends offload the activations that are needed up to `unit`'s backward: in the step's last pass, idle behind what is
- * in `stream`. */
+/* Borrows the activations that are not needed after `unit`'s backward, in the step's last pass: they are idle behind
+ * what is in `stream`. */
 zero_status_t zero_offload_borrow_activations(zero_offload_t *offload, zero_unit_t unit, zero_stream_t stream);
-/* Takes back those that are needed from `unit`'s forward on: what `stream` does next may write them. */
+/* Gives back the activations that are needed from `unit`'s forward on: what `stream` does next may write them. */
 zero_status_t zero_offload_return_activations(zero_offload_t *offload, zero_unit_t unit, zero_stream_t stream);
 /* Forgets what a step that was cancelled has fetched, once no stream works: host memory holds all state. */
 void zero_offload_cancel(zero_offload_t *offload);

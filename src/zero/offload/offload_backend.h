@@ -18,8 +18,8 @@ typedef struct zero_offloaded_unit {
 
 /* NULL: there is nothing to do. */
 typedef struct zero_offload_backend {
-    zero_status_t (*create)(zero_offload_t *offload); /* all is there but backend_state */
-    /* Before the first pass: all memory is there. */
+    zero_status_t (*create)(zero_offload_t *offload); /* all members are set but backend_state */
+    /* Before the first pass, when all memory has been allocated. */
     zero_status_t (*start)(zero_offload_t *offload, const zero_user_block_t *blocks);
     void (*destroy)(zero_offload_t *offload); /* backend_state may be NULL */
     /* A unit's gradients have been reduced in the step's last micro-step: called for each unit. */
@@ -28,11 +28,11 @@ typedef struct zero_offload_backend {
     zero_status_t (*send_grads)(zero_offload_t *offload, zero_unit_t unit);
     /* Starts the update: offload->decided has been recorded in the caller's stream. */
     zero_status_t (*update)(zero_offload_t *offload);
-    /* Queues what it takes until `arrived` of all units up to this one has been recorded. */
+    /* Queues the work that is left until `arrived` of all units up to this one has been recorded. */
     zero_status_t (*queue_up_to)(zero_offload_t *offload, zero_unit_t unit);
     /* As zero_offload_borrow_activations, zero_offload_return_activations. */
-    zero_status_t (*lend)(zero_offload_t *offload, zero_unit_t unit, zero_stream_t stream);
-    zero_status_t (*reclaim)(zero_offload_t *offload, zero_unit_t unit, zero_stream_t stream);
+    zero_status_t (*borrow)(zero_offload_t *offload, zero_unit_t unit, zero_stream_t stream);
+    zero_status_t (*give_back)(zero_offload_t *offload, zero_unit_t unit, zero_stream_t stream);
     void (*cancel)(zero_offload_t *offload); /* as zero_offload_cancel */
 } zero_offload_backend_t;
 
@@ -49,7 +49,7 @@ struct zero_offload {
     zero_stream_t out_stream, update_stream, in_stream;
     zero_stream_t param_stream;                      /* NULL unless parameters are offloaded */
     zero_event_t grads_reduced;                      /* in the caller's stream: the last unit's */
-    zero_event_t grads_left[ZERO_N_OFFLOADED_GRADS]; /* by zero_plan_offloaded_grads: what was there is not needed */
+    zero_event_t grads_left[ZERO_N_OFFLOADED_GRADS]; /* by zero_plan_offloaded_grads: they may be overwritten */
     zero_event_t grads_sent;                         /* in out_stream: all that were sent */
     zero_event_t decided;                            /* in the caller's stream */
 };

@@ -120,7 +120,7 @@ static zero_status_t create_buffers(zero_offload_t *offload, const zero_user_blo
 /* ---- chunks ---- */
 
 /* Returns where the gradients of chunk `c` will be. Those of the first units stay. Those of a unit are sent before the
- * pass goes on to the unit before it: a buffer that was lent at its backward, or earlier, can take them. */
+ * pass goes on to the unit before it: a buffer that was borrowed at its backward, or earlier, has room for them. */
 static zero_grads_at_t find_grads(const zero_offload_t *offload, int c)
 {
     const zero_state_staging_t *staging = zero_state_staging_of(offload);

@@ -16,7 +16,7 @@
 typedef struct zero_state_buffer {
     unsigned char *memory;                 /* plan.state_staging.buffer_bytes */
     zero_unit_t first, last;               /* of the activations that it is in (zero_user_block_t) */
-    bool is_borrowed;                      /* something was fetched into it, and it has not been reclaimed since */
+    bool is_borrowed;                      /* something was fetched into it, and it has not been given back since */
     zero_event_t fetched, updated, stored; /* what is in it */
 } zero_state_buffer_t;
 
@@ -41,7 +41,7 @@ typedef struct zero_state_staging {
     zero_state_buffer_t
         *buffers;              /* the first n_borrowed in activations, in the order of units, then the planned ones */
     int n_buffers, n_borrowed; /* chunk c < n_borrowed has buffer c; the others take turns in the planned ones */
-    bool fetched_ahead;        /* the step's first chunks are in the planned buffers, or on the way there */
+    bool fetched_ahead;        /* the step's first chunks are in the planned buffers, or on their way */
     int n_queued;              /* chunks of the newest step; all of them before the first step */
     zero_event_t idle;         /* in the caller's stream: activations are idle */
 } zero_state_staging_t;

@@ -2,12 +2,16 @@
  * the shard in the window, and master_lo, m and v are copied back. The bus copies both ways at once, most of it under
  * the next forward pass, whose units wait only for their own state.
  *
- * A shard is updated in chunks, in staging buffers (state_staging.h). Events of a buffer order three streams:
+ * A shard is updated in chunks, in staging buffers (state_staging.h). Events of a buffer order three streams. With
+ * three buffers and five chunks:
  *
- *     in_stream      fetches into a buffer once it is idle and what was in it has been stored
- *     update_stream  updates what was fetched, once the step is decided: beside compute, and before it if both want the
- *                    device, since it is short and the next unit's gather waits for it
- *     out_stream     stores what was updated, behind the gradients that were sent under backward
+ *     caller's stream | last backward ............. | decide | next forward ....................................... |
+ *     in_stream       | fetch 0 | fetch 1 | fetch 2 |                              | fetch 3  | fetch 4  |
+ *     update_stream                                          | update 0 | update 1 | update 2 | update 3 | update 4 |
+ *     out_stream      | gradients ................. |                   | store 0  | store 1  | store 2  | store 3  |
+ *
+ * A chunk is fetched once its buffer is idle and what was in it has been stored. Updates run at the same time as
+ * compute, but have priority: they are short, and the next unit's gather waits for them.
  *
  * What must hold: host memory has the whole state whenever the streams are empty, so that others may read and write it
  * between steps. Hence the first chunks are fetched no earlier than in the step's last backward pass, when others may
@@ -112,7 +116,7 @@ static zero_status_t store_state(zero_offload_t *offload, int c)
 
 /* Fetches into the activations whose last reader was this unit's backward, in the step's last pass: the last chunks
  * first, since the buffers of the first have yet to fall idle. */
-static zero_status_t lend(zero_offload_t *offload, zero_unit_t unit, zero_stream_t stream)
+static zero_status_t borrow(zero_offload_t *offload, zero_unit_t unit, zero_stream_t stream)
 {
     zero_device_t *device = offload->context->device;
     zero_state_staging_t *staging = zero_state_staging_of(offload);
@@ -130,7 +134,7 @@ static zero_status_t lend(zero_offload_t *offload, zero_unit_t unit, zero_stream
     return ZERO_OK;
 }
 
-/* Fetches as much state as the planned buffers hold; no gradients, which are not there yet. */
+/* Fetches as much state as the planned buffers hold, but no gradients: they have yet to be reduced. */
 static zero_status_t fetch_ahead(zero_offload_t *offload)
 {
     zero_state_staging_t *staging = zero_state_staging_of(offload);
@@ -185,8 +189,9 @@ static zero_status_t queue_up_to(zero_offload_t *offload, zero_unit_t unit)
     return ZERO_OK;
 }
 
-/* Chunks are stored in order: the last of the unit's activations is the last to be free. */
-static zero_status_t reclaim(zero_offload_t *offload, zero_unit_t unit, zero_stream_t stream)
+/* Makes `stream` wait until what is in the unit's activations has been stored. Chunks are stored in order, so the wait
+ * is for the last one. */
+static zero_status_t give_back(zero_offload_t *offload, zero_unit_t unit, zero_stream_t stream)
 {
     zero_state_staging_t *staging = zero_state_staging_of(offload);
     int last = -1;
@@ -230,7 +235,7 @@ const zero_offload_backend_t zero_offload_by_device = {
     .send_grads = send_grads,
     .update = update,
     .queue_up_to = queue_up_to,
-    .lend = lend,
-    .reclaim = reclaim,
+    .borrow = borrow,
+    .give_back = give_back,
     .cancel = cancel,
 };

@@ -172,7 +172,7 @@ static const setting_t SETTINGS[] = {
     ROW(user_pinned_bytes, size),
 };
 
-static bool take(const setting_t *setting, const char *text, void *field)
+static bool set_field(const setting_t *setting, const char *text, void *field)
 {
     if (!setting->word || strcmp(text, setting->word) != 0)
         return setting->read(text, field);
@@ -199,7 +199,7 @@ zero_status_t zero_config_set(zero_config_t *config, const char *name, const cha
             return zero_fail(ZERO_ERROR_ARGUMENT,
                              "zero_config_set: the program was compiled with a zero.h that has no %s: compile it again",
                              setting->name);
-        if (!take(setting, value, (char *)config + setting->offset))
+        if (!set_field(setting, value, (char *)config + setting->offset))
             return zero_fail(ZERO_ERROR_ARGUMENT, "zero_config_set: %s is to be %.40s: it must be %s", name, value,
                              setting->wants);
         return ZERO_OK;

@@ -141,7 +141,7 @@ static int find_buffer_class(const zero_layout_t *layout, const extents_t *exten
     return c;
 }
 
-static void put_into_class(zero_layout_t *layout, buffer_class_t *classes, zero_unit_t unit, int buffer_class)
+static void add_to_class(zero_layout_t *layout, buffer_class_t *classes, zero_unit_t unit, int buffer_class)
 {
     uint64_t n_elems = layout->units[unit].flat_elems, n_others = layout->units[unit].others_elems;
     uint64_t n_frozen = layout->units[unit].frozen_flat_elems;
@@ -175,7 +175,7 @@ static zero_status_t assign_buffer_classes(const zero_model_t *model, zero_layou
                                ? extents_create(model, layout, &extents)
                                : zero_fail(ZERO_ERROR_MEMORY, "no memory for the buffers of %d units", layout->n_units);
     for (zero_unit_t unit = 0; unit < layout->n_units && status == ZERO_OK; unit++)
-        put_into_class(layout, classes, unit, find_buffer_class(layout, &extents, classes, unit));
+        add_to_class(layout, classes, unit, find_buffer_class(layout, &extents, classes, unit));
     extents_destroy(&extents);
     free(classes);
     return status;

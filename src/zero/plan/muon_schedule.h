@@ -18,7 +18,7 @@ typedef struct zero_muon_schedule {
     int *round_of, *owner_of; /* by tensor; -1: it is not orthogonalized */
     uint64_t largest_slot;    /* of slot_elems */
     uint64_t largest_matrix;  /* elements */
-    uint64_t largest_scratch; /* elements that orthogonalize needs beside the matrix */
+    uint64_t largest_scratch; /* elements of scratch that orthogonalize needs for a matrix */
     int n_matrices;
     int most_at_once; /* matrices that one owner has in one round */
 } zero_muon_schedule_t;

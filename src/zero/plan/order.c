@@ -228,7 +228,7 @@ zero_unsharded_buffer_t *zero_unsharded_farthest(const zero_unsharded_t *unshard
     return farthest;
 }
 
-void zero_unsharded_put(zero_unsharded_t *unsharded, zero_unsharded_buffer_t *buffer, zero_unit_t flat)
+void zero_unsharded_assign(zero_unsharded_t *unsharded, zero_unsharded_buffer_t *buffer, zero_unit_t flat)
 {
     if (buffer->flat >= 0)
         unsharded->buffer_of[buffer->flat] = -1;
@@ -240,16 +240,16 @@ void zero_unsharded_put(zero_unsharded_t *unsharded, zero_unsharded_buffer_t *bu
 void zero_unsharded_clear(zero_unsharded_t *unsharded)
 {
     for (int i = 0; i < unsharded->n_buffers; i++)
-        zero_unsharded_put(unsharded, &unsharded->buffers[i], -1);
+        zero_unsharded_assign(unsharded, &unsharded->buffers[i], -1);
 }
 
-zero_unsharded_buffer_t *zero_unsharded_take(zero_unsharded_t *unsharded, const zero_model_t *model, zero_pass_t pass,
-                                             int position, int buffer_class, zero_unit_t flat)
+zero_unsharded_buffer_t *zero_unsharded_acquire(zero_unsharded_t *unsharded, const zero_model_t *model,
+                                                zero_pass_t pass, int position, int buffer_class, zero_unit_t flat)
 {
     zero_unsharded_buffer_t *buffer = zero_unsharded_empty(unsharded, buffer_class);
     if (!buffer)
         buffer = zero_unsharded_farthest(unsharded, model, pass, position, buffer_class);
     if (buffer)
-        zero_unsharded_put(unsharded, buffer, flat);
+        zero_unsharded_assign(unsharded, buffer, flat);
     return buffer;
 }

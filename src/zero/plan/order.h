@@ -41,7 +41,7 @@ bool zero_order_needs(const zero_model_t *model, int position, zero_unit_t flat)
 /* Returns the next position >= from of the pass that needs `flat`; INT_MAX if none does. */
 int zero_order_next_use(const zero_model_t *model, zero_pass_t pass, int from, zero_unit_t flat);
 
-/* Counts the buffers that each class needs so that at every position of a train pass the units there and up to
+/* Counts the buffers that each class needs so that at every position of a train pass its units and those up to
  * `prefetch` positions later are resident together, and what backward needs of the last `keep` units from their forward
  * on. Units before `first` need no buffer. n_buffers has layout->n_buffer_classes entries. */
 zero_status_t zero_order_unsharded_params(const zero_model_t *model, const zero_layout_t *layout, zero_unit_t first,
@@ -49,7 +49,7 @@ zero_status_t zero_order_unsharded_params(const zero_model_t *model, const zero_
 
 /* Counts the buffers for full gradients: the most that are unfinished at once, or belong to one of the `n_spare` newest
  * reductions, so that a unit's backward need not wait for these. Overlapped reductions need one spare at least: a
- * buffer is taken until its sum is queued, which is when the next reduction begins. */
+ * buffer is in use until its sum is queued, which is when the next reduction begins. */
 zero_status_t zero_order_unsharded_grads(const zero_model_t *model, const zero_layout_t *layout, int n_spare,
                                          int *n_buffers);
 
@@ -87,12 +87,12 @@ zero_unsharded_buffer_t *zero_unsharded_empty(const zero_unsharded_t *unsharded,
  * empty. */
 zero_unsharded_buffer_t *zero_unsharded_farthest(const zero_unsharded_t *unsharded, const zero_model_t *model,
                                                  zero_pass_t pass, int position, int buffer_class);
-/* Puts a unit that is in no buffer into one of its class, from `position` of the pass on: into an empty one, or else
- * that whose unit is needed last. Returns the buffer; NULL if the class has none. */
-zero_unsharded_buffer_t *zero_unsharded_take(zero_unsharded_t *unsharded, const zero_model_t *model, zero_pass_t pass,
-                                             int position, int buffer_class, zero_unit_t flat);
-/* Puts a unit (-1: none) into a buffer, which the unit that was there leaves. */
-void zero_unsharded_put(zero_unsharded_t *unsharded, zero_unsharded_buffer_t *buffer, zero_unit_t flat);
+/* Acquires a buffer of the class for a unit that has none, at `position` of the pass: an empty one, or else the one
+ * whose unit is needed last. Returns the buffer; NULL if the class has none. */
+zero_unsharded_buffer_t *zero_unsharded_acquire(zero_unsharded_t *unsharded, const zero_model_t *model,
+                                                zero_pass_t pass, int position, int buffer_class, zero_unit_t flat);
+/* Assigns a buffer to a unit (-1: none). The unit that had the buffer loses it. */
+void zero_unsharded_assign(zero_unsharded_t *unsharded, zero_unsharded_buffer_t *buffer, zero_unit_t flat);
 void zero_unsharded_clear(zero_unsharded_t *unsharded);
 
 #endif

@@ -31,8 +31,8 @@ static uint64_t buffers_bytes(const zero_layout_t *layout, const int *n_buffers,
     return n;
 }
 
-/* Takes the next n_bytes of an arena, rounded up to whole pages, counts them, and returns their offset. */
-static uint64_t take(uint64_t *arena_bytes, zero_memory_t *memory, zero_memory_category_t category, uint64_t n_bytes)
+/* Reserves the next n_bytes of an arena, rounded up to whole pages, counts them, and returns their offset. */
+static uint64_t reserve(uint64_t *arena_bytes, zero_memory_t *memory, zero_memory_category_t category, uint64_t n_bytes)
 {
     uint64_t offset = *arena_bytes;
     uint64_t padded = (n_bytes + ALIGN_BYTES - 1) / ALIGN_BYTES * ALIGN_BYTES;
@@ -87,14 +87,14 @@ static void plan_window_grads(zero_arena_plan_t *plan, const zero_layout_t *layo
     uint64_t *bytes = &plan->window_bytes, grad_size = zero_dtype_size(stage->grad_dtype);
     zero_memory_t *memory = &plan->memory;
     if (stage->shard_grads)
-        plan->unsharded_grads = take(bytes, memory, ZERO_MEMORY_UNSHARDED_GRADIENTS,
-                                     buffers_bytes(layout, plan->unsharded_grad_counts, plan->unsharded_grad_bytes));
+        plan->unsharded_grads = reserve(bytes, memory, ZERO_MEMORY_UNSHARDED_GRADIENTS,
+                                        buffers_bytes(layout, plan->unsharded_grad_counts, plan->unsharded_grad_bytes));
     else
-        plan->grads = take(bytes, memory, ZERO_MEMORY_GRADIENTS, layout->total_flat_elems * grad_size);
+        plan->grads = reserve(bytes, memory, ZERO_MEMORY_GRADIENTS, layout->total_flat_elems * grad_size);
     if (stage->reduced_in_place)
         plan->reduced_grads = plan->grads;
     else if (!stage->shard_state)
-        plan->reduced_grads = take(bytes, memory, ZERO_MEMORY_GRADIENTS, layout->total_flat_elems * sizeof(float));
+        plan->reduced_grads = reserve(bytes, memory, ZERO_MEMORY_GRADIENTS, layout->total_flat_elems * sizeof(float));
 }
 
 /* Returns the bytes that all slots of one of Muon's buffers take. */
@@ -110,8 +110,8 @@ static void plan_param_staging(zero_arena_plan_t *plan, const zero_layout_t *lay
     for (zero_unit_t unit = plan->host.first_params; unit < layout->n_units && layout->world_size > 1; unit++)
         largest = at_least(largest, layout->units[unit].shard_elems + layout->units[unit].frozen_shard_elems);
     plan->param_staging_bytes = (largest * param_size + ALIGN_BYTES - 1) / ALIGN_BYTES * ALIGN_BYTES;
-    plan->param_staging = take(&plan->window_bytes, &plan->memory, ZERO_MEMORY_PARAMETERS,
-                               ZERO_N_PARAM_STAGING * plan->param_staging_bytes);
+    plan->param_staging = reserve(&plan->window_bytes, &plan->memory, ZERO_MEMORY_PARAMETERS,
+                                  ZERO_N_PARAM_STAGING * plan->param_staging_bytes);
 }
 
 static void plan_window(zero_arena_plan_t *plan, const zero_layout_t *layout, const zero_config_t *config)
@@ -121,25 +121,25 @@ static void plan_window(zero_arena_plan_t *plan, const zero_layout_t *layout, co
     uint64_t *bytes = &plan->window_bytes;
     zero_memory_t *memory = &plan->memory;
 
-    plan->params = take(bytes, memory, ZERO_MEMORY_PARAMETERS, params_elems(plan, layout) * param_size);
-    plan->frozen = take(bytes, memory, ZERO_MEMORY_PARAMETERS, frozen_elems(plan, layout) * param_size);
+    plan->params = reserve(bytes, memory, ZERO_MEMORY_PARAMETERS, params_elems(plan, layout) * param_size);
+    plan->frozen = reserve(bytes, memory, ZERO_MEMORY_PARAMETERS, frozen_elems(plan, layout) * param_size);
     if (plan->fp8.is_gathered)
         plan->fp8.bytes =
-            take(bytes, memory, ZERO_MEMORY_PARAMETERS,
-                 stage->shard_params ? layout->total_fp8_shard_elems * n_groups : layout->total_fp8_flat_elems);
+            reserve(bytes, memory, ZERO_MEMORY_PARAMETERS,
+                    stage->shard_params ? layout->total_fp8_shard_elems * n_groups : layout->total_fp8_flat_elems);
     if (plan->fp8.is_gathered && n_groups > 1)
         plan->fp8.part_others =
-            take(bytes, memory, ZERO_MEMORY_PARAMETERS, layout->total_others_elems * n_groups * param_size);
+            reserve(bytes, memory, ZERO_MEMORY_PARAMETERS, layout->total_others_elems * n_groups * param_size);
     plan_param_staging(plan, layout, param_size);
     if (!config->forward_only)
         plan_window_grads(plan, layout);
-    plan->contribution = take(bytes, memory, ZERO_MEMORY_COMMUNICATION, sizeof(zero_contribution_t));
+    plan->contribution = reserve(bytes, memory, ZERO_MEMORY_COMMUNICATION, sizeof(zero_contribution_t));
     if (plan->fp8.is_gathered)
         plan->fp8.absmaxes =
-            take(bytes, memory, ZERO_MEMORY_COMMUNICATION, (uint64_t)layout->n_matrices * sizeof(uint32_t));
+            reserve(bytes, memory, ZERO_MEMORY_COMMUNICATION, (uint64_t)layout->n_matrices * sizeof(uint32_t));
     if (plan->muon.schedule.n_rounds > 0) {
-        plan->muon.updates = take(bytes, memory, ZERO_MEMORY_COMMUNICATION, muon_slots_bytes(&plan->muon));
-        plan->muon.results = take(bytes, memory, ZERO_MEMORY_COMMUNICATION, muon_slots_bytes(&plan->muon));
+        plan->muon.updates = reserve(bytes, memory, ZERO_MEMORY_COMMUNICATION, muon_slots_bytes(&plan->muon));
+        plan->muon.results = reserve(bytes, memory, ZERO_MEMORY_COMMUNICATION, muon_slots_bytes(&plan->muon));
     }
 }
 
@@ -156,11 +156,12 @@ static void plan_host_params(zero_arena_plan_t *plan, const zero_layout_t *layou
     if (first == layout->n_units)
         return;
     host->params_begin = layout->units[first].shard_offset;
-    host->params = take(bytes, &unused, ZERO_MEMORY_OPTIMIZER, (layout->total_shard_elems - host->params_begin) * size);
+    host->params =
+        reserve(bytes, &unused, ZERO_MEMORY_OPTIMIZER, (layout->total_shard_elems - host->params_begin) * size);
     if (host->first_params < layout->n_units)
         host->frozen =
-            take(bytes, &unused, ZERO_MEMORY_OPTIMIZER,
-                 (layout->total_frozen_shard_elems - layout->units[host->first_params].frozen_shard_offset) * size);
+            reserve(bytes, &unused, ZERO_MEMORY_OPTIMIZER,
+                    (layout->total_frozen_shard_elems - layout->units[host->first_params].frozen_shard_offset) * size);
 }
 
 /* Lays out the host's memory: parameters, AdamW's state of the offloaded units and the gradients that are sent; for the
@@ -178,14 +179,15 @@ static void plan_host(zero_arena_plan_t *plan, const zero_layout_t *layout, cons
     if (host->first == layout->n_units)
         return;
     if (config->dtype != ZERO_FP32)
-        host->master_lo = take(bytes, &unused, ZERO_MEMORY_OPTIMIZER, n * zero_master_lo_size(config->dtype));
-    host->m = take(bytes, &unused, ZERO_MEMORY_OPTIMIZER, zero_array_bytes(plan->array_format, n));
+        host->master_lo = reserve(bytes, &unused, ZERO_MEMORY_OPTIMIZER, n * zero_master_lo_size(config->dtype));
+    host->m = reserve(bytes, &unused, ZERO_MEMORY_OPTIMIZER, zero_array_bytes(plan->array_format, n));
     if (plan->n_arrays > 1)
-        host->v = take(bytes, &unused, ZERO_MEMORY_OPTIMIZER, zero_array_bytes(plan->array_format, n));
-    host->grads = take(bytes, &unused, ZERO_MEMORY_OPTIMIZER, n_sent * sizeof(float));
+        host->v = reserve(bytes, &unused, ZERO_MEMORY_OPTIMIZER, zero_array_bytes(plan->array_format, n));
+    host->grads = reserve(bytes, &unused, ZERO_MEMORY_OPTIMIZER, n_sent * sizeof(float));
     if (on_host)
-        host->scalars = take(bytes, &unused, ZERO_MEMORY_OPTIMIZER,
-                             sizeof(zero_adam_scalars_t) + (uint64_t)layout->n_tensors * sizeof(zero_tensor_scalars_t));
+        host->scalars =
+            reserve(bytes, &unused, ZERO_MEMORY_OPTIMIZER,
+                    sizeof(zero_adam_scalars_t) + (uint64_t)layout->n_tensors * sizeof(zero_tensor_scalars_t));
 }
 
 /* Lays out the reduced gradients on the device, those of its own units and then those of offloaded ones. Returns their
@@ -229,10 +231,11 @@ static void plan_state_staging(zero_arena_plan_t *plan, const zero_layout_t *lay
         staging->n_chunks += (int)((layout->units[unit].shard_elems + staging->chunk_elems - 1) / staging->chunk_elems);
     staging->n_buffers = staging->n_chunks < ZERO_N_STATE_STAGING ? staging->n_chunks : ZERO_N_STATE_STAGING;
     staging->buffer_bytes = staging->chunk_elems / run * run_bytes;
-    staging->buffers = take(bytes, memory, ZERO_MEMORY_OPTIMIZER, (uint64_t)staging->n_buffers * staging->buffer_bytes);
+    staging->buffers =
+        reserve(bytes, memory, ZERO_MEMORY_OPTIMIZER, (uint64_t)staging->n_buffers * staging->buffer_bytes);
     staging->max_segments = (size_t)layout->n_tensors + (size_t)staging->n_chunks; /* a cut makes one segment more */
     staging->segments =
-        take(bytes, memory, ZERO_MEMORY_COMMUNICATION, staging->max_segments * sizeof(zero_adam_segment_t));
+        reserve(bytes, memory, ZERO_MEMORY_COMMUNICATION, staging->max_segments * sizeof(zero_adam_segment_t));
 }
 
 /* A chunk takes half of staging_bytes, but is not so small that copies lose speed. Small units are transferred whole.
@@ -261,12 +264,12 @@ static void plan_private_fp8(zero_arena_plan_t *plan, const zero_layout_t *layou
     uint64_t n_ranks = (uint64_t)layout->world_size;
     zero_memory_t *memory = &plan->memory;
     bool is_gathered_in_place = plan->stage.shard_state && !plan->stage.shard_params && n_ranks > 1;
-    fp8->gathered_absmaxes = take(bytes, memory, ZERO_MEMORY_COMMUNICATION, n_ranks * n_matrices * sizeof(uint32_t));
-    fp8->scales = take(bytes, memory, ZERO_MEMORY_COMMUNICATION, n_matrices * sizeof(zero_fp8_scales_t));
-    fp8->segments = take(bytes, memory, ZERO_MEMORY_COMMUNICATION, n_matrices * sizeof(zero_fp8_segment_t));
+    fp8->gathered_absmaxes = reserve(bytes, memory, ZERO_MEMORY_COMMUNICATION, n_ranks * n_matrices * sizeof(uint32_t));
+    fp8->scales = reserve(bytes, memory, ZERO_MEMORY_COMMUNICATION, n_matrices * sizeof(zero_fp8_scales_t));
+    fp8->segments = reserve(bytes, memory, ZERO_MEMORY_COMMUNICATION, n_matrices * sizeof(zero_fp8_segment_t));
     if (is_gathered_in_place)
-        fp8->others = take(bytes, memory, ZERO_MEMORY_PARAMETERS,
-                           n_ranks * layout->total_others_elems * zero_dtype_size(config->dtype));
+        fp8->others = reserve(bytes, memory, ZERO_MEMORY_PARAMETERS,
+                              n_ranks * layout->total_others_elems * zero_dtype_size(config->dtype));
 }
 
 /* Lays out reduced gradients, AdamW's state and what gradients are staged in. */
@@ -280,20 +283,20 @@ static void plan_private_state(zero_arena_plan_t *plan, const zero_layout_t *lay
 
     if (stage->shard_state && !stage->reduced_in_place)
         plan->private_reduced_grads =
-            take(bytes, memory, ZERO_MEMORY_GRADIENTS, plan_offloaded_grads(plan, layout) * sizeof(float));
+            reserve(bytes, memory, ZERO_MEMORY_GRADIENTS, plan_offloaded_grads(plan, layout) * sizeof(float));
     if (config->dtype != ZERO_FP32)
         plan->master_lo =
-            take(bytes, memory, ZERO_MEMORY_OPTIMIZER, plan->state_elems * zero_master_lo_size(config->dtype));
-    plan->m = take(bytes, memory, ZERO_MEMORY_OPTIMIZER, array_bytes);
+            reserve(bytes, memory, ZERO_MEMORY_OPTIMIZER, plan->state_elems * zero_master_lo_size(config->dtype));
+    plan->m = reserve(bytes, memory, ZERO_MEMORY_OPTIMIZER, array_bytes);
     if (plan->n_arrays > 1)
-        plan->v = take(bytes, memory, ZERO_MEMORY_OPTIMIZER, zero_array_bytes(plan->array_format, plan->v_elems));
+        plan->v = reserve(bytes, memory, ZERO_MEMORY_OPTIMIZER, zero_array_bytes(plan->array_format, plan->v_elems));
     if ((config->optimizer == ZERO_OPTIMIZER_OWN || (config->hooks && config->hooks->updated)) &&
         config->dtype != ZERO_FP32)
-        plan->own_weights = take(bytes, memory, ZERO_MEMORY_OPTIMIZER, ZERO_OWN_RUN_ELEMS * sizeof(float));
+        plan->own_weights = reserve(bytes, memory, ZERO_MEMORY_OPTIMIZER, ZERO_OWN_RUN_ELEMS * sizeof(float));
     plan_state_staging(plan, layout, config);
 
     plan_staging(plan, layout, config, target);
-    plan->staging = take(bytes, memory, ZERO_MEMORY_COMMUNICATION, (uint64_t)plan->n_staging * plan->staging_bytes);
+    plan->staging = reserve(bytes, memory, ZERO_MEMORY_COMMUNICATION, (uint64_t)plan->n_staging * plan->staging_bytes);
 }
 
 /* What matrices that are orthogonalized side by side on a GPU take at most, unless one alone takes more: large ones
@@ -322,21 +325,22 @@ static void plan_private_muon(zero_arena_plan_t *plan, const zero_layout_t *layo
     uint64_t *bytes = &plan->private_bytes, size = zero_dtype_size(muon->dtype);
     zero_memory_t *memory = &plan->memory;
     if (muon->is_full)
-        muon->received = take(bytes, memory, ZERO_MEMORY_COMMUNICATION, muon_slots_bytes(muon));
+        muon->received = reserve(bytes, memory, ZERO_MEMORY_COMMUNICATION, muon_slots_bytes(muon));
     else if (target.needs_staging && layout->world_size > 1)
-        muon->received = take(bytes, memory, ZERO_MEMORY_COMMUNICATION,
-                              zero_comm_staging_bytes(layout->world_size, muon->schedule.largest_slot * size));
+        muon->received = reserve(bytes, memory, ZERO_MEMORY_COMMUNICATION,
+                                 zero_comm_staging_bytes(layout->world_size, muon->schedule.largest_slot * size));
     plan_muon_lanes(muon, target.on_gpu);
     const uint64_t n_lanes = (uint64_t)muon->n_lanes;
-    muon->matrix = take(bytes, memory, ZERO_MEMORY_OPTIMIZER, n_lanes * muon->matrix_bytes);
-    muon->scratch = take(bytes, memory, ZERO_MEMORY_OPTIMIZER, n_lanes * muon->scratch_bytes);
+    muon->matrix = reserve(bytes, memory, ZERO_MEMORY_OPTIMIZER, n_lanes * muon->matrix_bytes);
+    muon->scratch = reserve(bytes, memory, ZERO_MEMORY_OPTIMIZER, n_lanes * muon->scratch_bytes);
     if (muon->is_callers)
         return;
     if (target.on_gpu)
-        muon->workspace = take(bytes, memory, ZERO_MEMORY_OPTIMIZER, n_lanes * ZERO_ORTHOGONALIZE_WORKSPACE_BYTES);
+        muon->workspace = reserve(bytes, memory, ZERO_MEMORY_OPTIMIZER, n_lanes * ZERO_ORTHOGONALIZE_WORKSPACE_BYTES);
     /* A matrix is in this rank's shard once at most, or in every rank's. */
     muon->max_segments = (size_t)muon->schedule.n_matrices * (size_t)(muon->is_full ? layout->world_size : 1);
-    muon->segments = take(bytes, memory, ZERO_MEMORY_COMMUNICATION, muon->max_segments * sizeof(zero_muon_segment_t));
+    muon->segments =
+        reserve(bytes, memory, ZERO_MEMORY_COMMUNICATION, muon->max_segments * sizeof(zero_muon_segment_t));
 }
 
 static void plan_private(zero_arena_plan_t *plan, const zero_layout_t *layout, const zero_config_t *config,
@@ -347,19 +351,20 @@ static void plan_private(zero_arena_plan_t *plan, const zero_layout_t *layout, c
     zero_memory_t *memory = &plan->memory;
 
     if (stage->shard_params)
-        plan->unsharded_params = take(bytes, memory, ZERO_MEMORY_UNSHARDED_PARAMETERS,
-                                      buffers_bytes(layout, plan->unsharded_param_counts, plan->unsharded_param_bytes));
+        plan->unsharded_params =
+            reserve(bytes, memory, ZERO_MEMORY_UNSHARDED_PARAMETERS,
+                    buffers_bytes(layout, plan->unsharded_param_counts, plan->unsharded_param_bytes));
     if (!config->forward_only)
         plan_private_state(plan, layout, config, target);
     plan->segments =
-        take(bytes, memory, ZERO_MEMORY_COMMUNICATION, (uint64_t)layout->n_tensors * sizeof(zero_adam_segment_t));
+        reserve(bytes, memory, ZERO_MEMORY_COMMUNICATION, (uint64_t)layout->n_tensors * sizeof(zero_adam_segment_t));
     plan->contributions =
-        take(bytes, memory, ZERO_MEMORY_COMMUNICATION, (uint64_t)layout->world_size * sizeof(zero_contribution_t));
-    plan->step_scratch = take(bytes, memory, ZERO_MEMORY_COMMUNICATION, sizeof(zero_step_scratch_t));
+        reserve(bytes, memory, ZERO_MEMORY_COMMUNICATION, (uint64_t)layout->world_size * sizeof(zero_contribution_t));
+    plan->step_scratch = reserve(bytes, memory, ZERO_MEMORY_COMMUNICATION, sizeof(zero_step_scratch_t));
     if (!config->forward_only) /* tensors may have rules of their own from any step on */
         plan->tensor_scalars =
-            take(bytes, memory, ZERO_MEMORY_COMMUNICATION,
-                 (uint64_t)layout->n_tensors * (sizeof(zero_tensor_scalars_t) + sizeof(zero_tensor_rules_t)));
+            reserve(bytes, memory, ZERO_MEMORY_COMMUNICATION,
+                    (uint64_t)layout->n_tensors * (sizeof(zero_tensor_scalars_t) + sizeof(zero_tensor_rules_t)));
     if (plan->fp8.is_gathered)
         plan_private_fp8(plan, layout, config);
     if (plan->muon.schedule.n_rounds > 0)

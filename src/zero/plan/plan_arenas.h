@@ -13,7 +13,7 @@
 /* Staging buffers for gradient slices: what is in one waits for its sum while the other is filled. */
 #define ZERO_MAX_STAGING 2
 
-/* Returns the bytes per element of what master weights need besides the parameter (zero_adam_t). */
+/* Returns the bytes per element that master weights need in addition to the parameter (zero_adam_t). */
 static inline size_t zero_master_lo_size(zero_dtype_t dtype)
 {
     return dtype == ZERO_FP32 ? 0 : dtype == ZERO_BF16 ? sizeof(int16_t) : sizeof(float);
@@ -52,7 +52,7 @@ typedef struct zero_host_plan {
 #define ZERO_N_PARAM_STAGING 2
 
 /* Staging buffers on the device for offloaded state, if the device updates it. The chunks of all offloaded units take
- * turns in them, in forward order, except for the first, which are staged in idle activations (state_staging.h). There
+ * turns in them, in forward order, except for the first, which are staged in idle activations (state_staging.h). They
  * are enough for one chunk to be fetched and another stored while others are updated. */
 #define ZERO_N_STATE_STAGING 4
 typedef struct zero_state_staging_plan {
@@ -66,10 +66,10 @@ typedef struct zero_state_staging_plan {
     size_t max_segments;
 } zero_state_staging_plan_t;
 
-/* Parameters that are gathered in fp8. Of units that have them, the window has this rank's shard in bf16, of which
- * master weights need the bits, and beside it the bytes. The units' other tensors are gathered from rank 0's shard,
- * with the same range of the other ranks', which nobody uses. With several groups each gathers them from its first
- * rank, which has got them from rank 0; the same range of the other ranks' shards goes with them. */
+/* Parameters that are gathered in fp8. For units that have them, the window holds this rank's shard twice: in bf16,
+ * whose bits master weights need, and in fp8. The units' other tensors are gathered from rank 0's shard, with the same
+ * range of the other ranks', which nobody uses. With several groups each gathers them from its first rank, which has
+ * got them from rank 0; the same range of the other ranks' shards goes with them. */
 typedef struct zero_fp8_plan {
     bool is_gathered;     /* config.gather_fp8, and there are such parameters */
     uint64_t bytes;       /* window: one for each element of the units' flat buffers, or of this rank's part of

@@ -15,11 +15,11 @@
 
 /* Bytes of one rank's slices in a step. Every rank's are of the same size. */
 typedef struct slices {
-    uint64_t in_group; /* gathered within the rank's group */
-    uint64_t in_part;  /* gathered among the ranks, one in each group, that hold the same part */
-    uint64_t in_all;   /* gathered among all ranks */
-    uint64_t reduced;  /* of gradients, sent to the rank that owns them */
-    uint64_t updates;  /* Muon's, sent to the rank that orthogonalizes them and back */
+    uint64_t in_group;        /* gathered within the rank's group */
+    uint64_t in_part;         /* gathered among the ranks, one in each group, that hold the same part */
+    uint64_t in_all;          /* gathered among all ranks */
+    uint64_t reduced;         /* of gradients, sent to the rank that owns them */
+    uint64_t updates;         /* Muon's, sent to the rank that orthogonalizes them and back */
     uint64_t to_gpu, to_host; /* what is offloaded, of one rank */
 } slices_t;
 
@@ -44,7 +44,7 @@ static void gather_ahead(const zero_model_t *model, const zero_layout_t *layout,
             zero_unit_t flat = zero_model_flat(model, unit, i);
             if (flat < first_unsharded || zero_unsharded_find(unsharded, flat))
                 continue;
-            zero_unsharded_take(unsharded, model, ZERO_PASS_TRAIN, position, layout->units[flat].buffer_class, flat);
+            zero_unsharded_acquire(unsharded, model, ZERO_PASS_TRAIN, position, layout->units[flat].buffer_class, flat);
             n_gathers[flat]++;
         }
     }

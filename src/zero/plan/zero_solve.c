@@ -32,7 +32,7 @@ typedef struct search {
     bool has_any; /* *best is something */
 } search_t;
 
-/* Plans one candidate, and takes it as the best so far if nothing fits yet and it is the smallest. */
+/* Plans one candidate, and makes it the best so far if nothing fits yet and it is the smallest. */
 static zero_status_t try_memory(search_t *search, const zero_config_t *config, zero_memory_t *memory, bool *fits)
 {
     ZERO_TRY(zero_plan(search->model, config, search->device, search->kind, search->n_ranks, memory));
@@ -97,8 +97,8 @@ static zero_status_t keep_most(search_t *search, zero_config_t *config, zero_mem
     return try_memory(search, config, memory, &fits);
 }
 
-/* Takes a candidate that fits if it is faster. If keeping units saves nothing, none is kept. */
-static zero_status_t take(search_t *search, zero_config_t config, zero_memory_t memory, bool keeps)
+/* Makes a candidate that fits the best so far if it is faster. If keeping units saves nothing, none is kept. */
+static zero_status_t keep_faster(search_t *search, zero_config_t config, zero_memory_t memory, bool keeps)
 {
     double seconds, without;
     ZERO_TRY(wire_s(search, &config, &seconds));
@@ -134,7 +134,7 @@ static zero_status_t try_offload(search_t *search, zero_config_t config, double 
         return ZERO_OK;
     if (keeps)
         ZERO_TRY(keep_most(search, &config, &memory));
-    return take(search, config, memory, keeps);
+    return keep_faster(search, config, memory, keeps);
 }
 
 static zero_status_t try_group(search_t *search, zero_config_t config)

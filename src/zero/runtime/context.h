@@ -14,8 +14,8 @@
 #include "zero/runtime/streams.h"
 
 /* ---- user block ---- */
-/* Memory that the caller took from the engine (zero_alloc, zero_alloc_activations). Offload borrows
- * activations while they are idle. */
+/* Memory that the caller allocated from the engine (zero_alloc, zero_alloc_activations). Offload borrows activations
+ * while they are idle. */
 
 typedef struct zero_user_block {
     void *data;
@@ -34,7 +34,7 @@ typedef struct zero_progress {
     int position;   /* of the unit that is acquired or comes next (order.h) */
     int micro_step; /* of the current step, from 0; config.micro_steps: only zero_step may follow */
     uint64_t step;  /* zero_step calls so far */
-    /* What the caller's function over reduced gradients returned first in this step: the step cannot be taken. */
+    /* What the caller's function over reduced gradients returned first in this step: the step fails. */
     zero_status_t hook_failure;
 } zero_progress_t;
 

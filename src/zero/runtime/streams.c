@@ -111,11 +111,11 @@ zero_status_t zero_streams_end_span(zero_context_t *context, int span, zero_stre
     return zero_timeline_end(context->streams.timeline, span, stream);
 }
 
-zero_status_t zero_streams_begin_comm_span(zero_context_t *context, zero_work_t beside, zero_unit_t unit,
+zero_status_t zero_streams_begin_comm_span(zero_context_t *context, zero_work_t work, zero_unit_t unit,
                                            zero_ranks_t ranks, zero_stream_t stream, int *span)
 {
-    const zero_wait_t wait = beside == ZERO_WORK_GATHER ? ZERO_WAIT_GATHER : ZERO_WAIT_REDUCE;
-    zero_span_of_t of = context->streams.overlapped ? span_of(context, beside, ZERO_WAIT_NONE, unit)
+    const zero_wait_t wait = work == ZERO_WORK_GATHER ? ZERO_WAIT_GATHER : ZERO_WAIT_REDUCE;
+    zero_span_of_t of = context->streams.overlapped ? span_of(context, work, ZERO_WAIT_NONE, unit)
                                                     : span_of(context, ZERO_WORK_WAIT, wait, unit);
     of.ranks = ranks;
     return zero_timeline_begin(context->streams.timeline, of, stream, span);

@@ -46,9 +46,9 @@ zero_status_t zero_streams_wait_timed(zero_context_t *context, zero_stream_t str
 zero_status_t zero_streams_begin_span(zero_context_t *context, zero_work_t work, zero_unit_t unit, zero_stream_t stream,
                                       int *span);
 zero_status_t zero_streams_end_span(zero_context_t *context, int span, zero_stream_t stream);
-/* The same for communication among `ranks`: a span of kind `beside` if it is overlapped, else one that compute waits
- * for. */
-zero_status_t zero_streams_begin_comm_span(zero_context_t *context, zero_work_t beside, zero_unit_t unit,
+/* The same for communication among `ranks`: a span of kind `work` if communication overlaps compute, else of a wait of
+ * compute. */
+zero_status_t zero_streams_begin_comm_span(zero_context_t *context, zero_work_t work, zero_unit_t unit,
                                            zero_ranks_t ranks, zero_stream_t stream, int *span);
 
 /* Makes the caller's stream, which computes, wait for an event of a communication stream, and times the wait. */

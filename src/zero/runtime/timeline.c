@@ -152,7 +152,7 @@ static zero_status_t await_timed_event(zero_timeline_t *timeline, zero_timed_eve
 }
 
 /* Measures a span that is over, and reports it if it is traced. A wait of no length, because what it waited for was
- * there, is not reported. */
+ * over, is not reported. */
 static zero_status_t read_span(zero_timeline_t *timeline, const span_t *span)
 {
     zero_device_t *device = timeline->device;

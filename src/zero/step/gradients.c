@@ -14,9 +14,9 @@
  * A gradient buffer (stages 2-3) has one owner, the unit whose gradients it holds, from prepare until its sum is
  * queued:
  *
- *     caller's stream   | backward of C writes its buffer | backward of B ....... | sum of C | backward of A ... | sum
- * of B reduce stream     |                                 | fence, all-to-all of C           | fence, all-to-all of B
- *     buffer of C         taken                           | published                        | free behind B's fence
+ *     caller's stream | backward C | backward B .............. | sum C | backward A .............. | sum B |
+ *     reduce stream                | fence, all-to-all C   |   | fence, all-to-all B |
+ *     buffer of C     | acquired   | published ....................... | free; overwritten only behind B's fence
  *
  * Units without gradients have no buffer and no place in this order, however many come between B and C. The planner
  * goes through the same order (zero_order_unsharded_grads), so there is always a free buffer.
@@ -194,15 +194,16 @@ zero_status_t zero_gradients_address(const zero_gradients_t *gradients, zero_uni
     return ZERO_OK;
 }
 
-/* Gives a unit's gradients a buffer that no sum of this rank reads any more. Peers may; the caller waits for them. */
-static zero_status_t take_buffer(zero_gradients_t *gradients, zero_unit_t unit)
+/* Acquires a buffer for a unit's gradients. No sum of this rank reads it any more. Peers may: the caller waits for
+ * them. */
+static zero_status_t acquire_buffer(zero_gradients_t *gradients, zero_unit_t unit)
 {
     zero_unsharded_t *unsharded = &gradients->unsharded;
     zero_unsharded_buffer_t *buffer =
         zero_unsharded_empty(unsharded, gradients->context->layout.units[unit].buffer_class);
     ZERO_ASSERT(buffer);
     gradients->published_in[unit] = buffer->published_in;
-    zero_unsharded_put(unsharded, buffer, unit);
+    zero_unsharded_assign(unsharded, buffer, unit);
     return ZERO_OK;
 }
 
@@ -218,14 +219,14 @@ static zero_status_t publish_buffer(zero_gradients_t *gradients, zero_unit_t uni
     return ZERO_OK;
 }
 
-/* Lets the next unit take the buffer: this rank's own slice has been summed. */
-static zero_status_t free_buffer(zero_gradients_t *gradients, zero_unit_t unit)
+/* Releases the buffer for the next unit: this rank's own slice has been summed. */
+static zero_status_t release_buffer(zero_gradients_t *gradients, zero_unit_t unit)
 {
     if (!gradients->context->plan.stage.shard_grads)
         return ZERO_OK;
     zero_unsharded_buffer_t *buffer = zero_unsharded_find(&gradients->unsharded, unit);
     ZERO_ASSERT(buffer && buffer->published_in == gradients->reduction.fence);
-    zero_unsharded_put(&gradients->unsharded, buffer, -1);
+    zero_unsharded_assign(&gradients->unsharded, buffer, -1);
     return ZERO_OK;
 }
 
@@ -258,11 +259,11 @@ static zero_status_t transfer(zero_gradients_t *gradients, zero_unit_t unit, chu
     return comm->ops->reduce_scatter(comm, ZERO_LANE_REDUCE, &context->window, offset, chunk->n_elems, dtype, stream);
 }
 
-/* Makes `beside` wait for all sums that have been queued in `stream`. */
-static zero_status_t await_reductions(zero_gradients_t *gradients, zero_stream_t beside, zero_stream_t stream)
+/* Makes the stream `waiting` wait for all sums that have been queued in `stream`. */
+static zero_status_t await_reductions(zero_gradients_t *gradients, zero_stream_t waiting, zero_stream_t stream)
 {
     ZERO_TRY(zero_streams_record(gradients->context, gradients->reductions_done, stream));
-    return zero_streams_wait(gradients->context, beside, gradients->reductions_done);
+    return zero_streams_wait(gradients->context, waiting, gradients->reductions_done);
 }
 
 static zero_status_t sum(zero_gradients_t *gradients, const chunk_t *chunk, zero_stream_t stream)
@@ -368,7 +369,7 @@ static zero_status_t finish_reduction(zero_gradients_t *gradients, zero_stream_t
         ZERO_TRY(sum(gradients, oldest, stream));
         oldest->summed_in = ++gradients->n_reductions;
     }
-    ZERO_TRY(free_buffer(gradients, unit));
+    ZERO_TRY(release_buffer(gradients, unit));
     if (streams->n_fences_passed < reduction->fence)
         streams->n_fences_passed = reduction->fence; /* the slices came behind it */
     if (reduction->is_last && zero_hooks_see_reduced(context))
@@ -396,7 +397,7 @@ zero_status_t zero_gradients_prepare(zero_gradients_t *gradients, zero_unit_t un
         if (context->plan.stage.shard_grads) {
             if (zero_unsharded_find(&gradients->unsharded, flat))
                 continue; /* begun by a unit that shares a tensor of it */
-            ZERO_TRY(take_buffer(gradients, flat));
+            ZERO_TRY(acquire_buffer(gradients, flat));
         }
         ZERO_TRY(zero_streams_await_readers(context, flat, gradients->published_in[flat], stream));
     }

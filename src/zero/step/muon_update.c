@@ -2,9 +2,9 @@
  *
  * In each round of the schedule (muon_schedule.h)
  *
- *     every rank      advances its momentum of the round's units, and puts each owner's part into a slot of its window
+ *     every rank      advances its momentum of the round's units, and writes each owner's part to a slot of its window
  *     fence, all-to-all
- *     the owner       orthogonalizes its matrices and puts the results into slots again
+ *     the owner       orthogonalizes its matrices and writes the results to slots again
  *     fence, all-to-all
  *     every rank      steps its weights by the owners' results
  *
@@ -26,8 +26,8 @@
 #include "base/log.h"
 #include "zero/runtime/addresses.h"
 
-/* Beside the learning rate, so that an update's root mean square is about AdamW's: an orthogonal matrix's is
- * 1 / sqrt(longer side). */
+/* A factor of the update, in addition to the learning rate. Makes its root mean square about AdamW's: an orthogonal
+ * matrix's is 1 / sqrt(longer side). */
 #define UPDATE_RMS 0.2
 
 /* ---- creating ---- */
@@ -162,7 +162,7 @@ void zero_muon_update_destroy(zero_muon_update_t *update)
 
 /* ---- a round ---- */
 
-/* Fills a kernel's arguments for an owner's matrices in one chunk. vector: their momentum or results there. */
+/* Fills a kernel's arguments for an owner's matrices in one chunk. vector: their momentum or results in it. */
 static zero_muon_t arguments_of(const zero_muon_update_t *update, int round, int owner, int chunk, const void *vector)
 {
     const zero_context_t *context = update->context;
@@ -220,7 +220,7 @@ static zero_status_t advance_part(const zero_muon_update_t *update, int round, i
     return args.n_segments > 0 ? context->device->kernels->muon_momentum(&args, stream) : ZERO_OK;
 }
 
-/* Advances all of this rank's momentum, and puts what the owners need of it into the slots. */
+/* Advances all of this rank's momentum, and writes what the owners need of it to the slots. */
 static zero_status_t advance(const zero_muon_update_t *update, int round, zero_stream_t stream)
 {
     const zero_context_t *context = update->context;

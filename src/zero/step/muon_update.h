@@ -24,7 +24,7 @@ typedef struct zero_matrix_fns {
 zero_status_t zero_muon_update_create(zero_context_t *context, const zero_matrix_fns_t *fns, void *user,
                                       zero_muon_update_t **update);
 void zero_muon_update_destroy(zero_muon_update_t *update); /* NULL is allowed */
-/* Queues the update of all matrices in `stream`: the step has been decided there. update: NULL does nothing.
+/* Queues the update of all matrices in `stream`, in which the step has been decided. update: NULL does nothing.
  * [collective] */
 zero_status_t zero_muon_update_run(zero_muon_update_t *update, zero_stream_t stream);
 

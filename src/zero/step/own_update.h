@@ -22,8 +22,8 @@ static inline bool zero_own_hooks_updates(const zero_context_t *context)
     return context->config.hooks && context->config.hooks->updated;
 }
 
-/* Queues the caller's update of all tensors but those that it sees whole in `stream`: the step has been decided there.
- */
+/* Queues the caller's update of all tensors but those that it sees whole, in `stream`, in which the step has been
+ * decided. */
 zero_status_t zero_own_update(const zero_context_t *context, const zero_tensor_groups_t *groups, float lr,
                               zero_stream_t stream);
 /* The same of zero_hooks_t's updated, behind the update. */

@@ -1,14 +1,18 @@
 /* parameters.c - parameters on their way to compute: which unit is in which unsharded buffer, and which gather compute
  * has yet to wait for.
  *
- * Stage 3 gathers a unit into an unsharded buffer ahead of its use, within the rank's group if config.shard_group makes
- * groups. Then each rank holds a part of its group's copy, of which it updates one shard; the rest of the part comes
- * from the other groups before the unit's first gather after an update. The gather waits until the buffer's last use
- * has been computed; compute waits for the gather when it comes to the unit. Only zero_step rewrites shards, after a
- * fence that every rank reaches when its gathers are done. Offloaded parameters are fetched from the host for every
- * gather (gather_offloaded). Stages 1-2 gather every unit once, in place, after the
- * update, while the next forward pass is already under way; offloaded units, which are updated later, some way ahead of
- * their use.
+ * Stage 3 gathers a unit into an unsharded buffer ahead of its use. With two buffers:
+ *
+ *     gather stream   | gather A | gather B  | gather C  | gather D  |
+ *     caller's stream            | forward A | forward B | forward C | forward D |
+ *     buffer 0        | A .................. | C ................... |
+ *     buffer 1                   | B ................... | D ................... |
+ *
+ * If config.shard_group makes groups, a rank gathers within its group. It holds a part of the group's copy and updates
+ * one shard of that; the other groups send the rest before the unit's first gather after an update. Only zero_step
+ * rewrites shards, after a fence that every rank reaches when its gathers are done. Offloaded parameters are fetched
+ * from the host for every gather (gather_offloaded). Stages 1-2 gather every unit once, in place, after the update,
+ * under the next forward pass; offloaded units, which are updated later, some way ahead of their use.
  *
  * The units that the next pass begins with are updated first. Each is published by a fence of its own and gathered
  * while the others are updated:
@@ -332,7 +336,7 @@ static zero_status_t make_resident(zero_parameters_t *parameters, zero_unit_t fl
     if (!has_buffer(context, flat) || zero_unsharded_find(unsharded, flat))
         return ZERO_OK;
     const zero_unsharded_buffer_t *buffer =
-        zero_unsharded_take(unsharded, context->model, progress->pass, progress->position, buffer_class, flat);
+        zero_unsharded_acquire(unsharded, context->model, progress->pass, progress->position, buffer_class, flat);
     ZERO_ASSERT(buffer);
     return gather_into(parameters, flat, buffer, stream);
 }

@@ -39,7 +39,7 @@ zero_status_t zero_parameters_await(zero_parameters_t *parameters, zero_unit_t f
 zero_status_t zero_parameters_await_next(zero_parameters_t *parameters, zero_stream_t stream);
 /* Returns which unit is in which unsharded buffer. */
 const zero_unsharded_t *zero_parameters_unsharded(const zero_parameters_t *parameters);
-/* Lets the buffers of a unit's parameters be taken behind its use, whose end has been recorded. */
+/* Releases the buffers of a unit's parameters behind its use, whose end has been recorded. */
 zero_status_t zero_parameters_release(zero_parameters_t *parameters, zero_unit_t unit);
 
 /* Returns how many units are updated and published before the others, because the next pass begins with them. */

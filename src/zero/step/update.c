@@ -2,9 +2,9 @@
  * rank. results.c waits for it.
  *
  * What must hold: every rank computes the same norm from the same numbers in the same order, so every rank clips, skips
- * and scales alike. Weights change only if the norm is finite. A shard is rewritten only when no peer may still read it
- * (the fence before the update), and read only when it is complete (the fence in zero_parameters_publish). All of it is
- * decided on the device.
+ * and scales in the same way. Weights change only if the norm is finite. A shard is rewritten only when no peer may
+ * still read it (the fence before the update), and read only when it is complete (the fence in
+ * zero_parameters_publish). All of it is decided on the device.
  */
 #include "zero/step/update.h"
 

@@ -340,7 +340,7 @@ static void count_gathers(const zero_model_t *model, const zero_layout_t *layout
                 if (!buffer)
                     buffer = zero_unsharded_farthest(&unsharded, model, ZERO_PASS_TRAIN, position, c);
                 ck_assert_ptr_nonnull(buffer);
-                zero_unsharded_put(&unsharded, buffer, flat);
+                zero_unsharded_assign(&unsharded, buffer, flat);
                 n_in_backward[flat] += ahead >= model->n_units;
             }
     zero_unsharded_destroy(&unsharded);

@@ -1,4 +1,4 @@
-/* attention_cuda.c - which backend computes attention on CUDA: the first of the table that takes the call. Where no
+/* attention_cuda.c - which backend computes attention on CUDA: the first of the table that serves the call. Where no
  * mask hides anything: on Hopper, for heads of 64 and 128, its own kernels; else cuDNN, if it serves the shape. For the
  * rest our own kernels for tensor cores, or else simt.cu, which takes everything.
  */

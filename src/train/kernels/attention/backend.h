@@ -1,4 +1,5 @@
-/* backend.h - a way to compute attention on CUDA: the row of attention_cuda.c's table that each folder beside it fills.
+/* backend.h - a way to compute attention on CUDA: a row of attention_cuda.c's table, which each folder next to this
+ * file fills.
  */
 #ifndef ZERO_ATTENTION_BACKEND_H
 #define ZERO_ATTENTION_BACKEND_H
@@ -37,7 +38,7 @@ static inline size_t zero_attention_delta_workspace(const zero_model_limits_t *l
     return zero_scratch_bytes(limits->n_rows * limits->n_heads * sizeof(float));
 }
 
-/* Takes delta from the workspace. */
+/* Allocates delta in the workspace. */
 static inline zero_status_t zero_attention_delta(zero_model_context_t *ctx, const zero_attention_shape_t *shape,
                                                  float **delta)
 {

@@ -7,7 +7,7 @@
 
 #include "train/kernels/cuda/pack.cuh"
 
-/* One head of one sequence: elements of its rows start `width` (q, k, v) or `out_width` apart. */
+/* One head of one sequence. The stride of its rows, in elements, is `width` (q, k, v) or `out_width`. */
 typedef struct head {
     size_t q, k, v, out, lse; /* offsets of row 0 in qkv, out and logsumexp */
     size_t width, out_width;

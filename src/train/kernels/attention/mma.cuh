@@ -1,5 +1,5 @@
 /* mma.cuh - the instructions of tensor cores, for 16-bit elements: A[16, 16] B[16, 8] added to C[16, 8] in fp32 by a
- * warp, matrices from shared memory to registers, and copies from global to shared memory that run beside.
+ * warp, matrices from shared memory to registers, and asynchronous copies from global to shared memory.
  *
  * Of lane 4 g + t: C's registers hold (row g, columns 2t and 2t + 1) and the same of row g + 8. A's four hold (row g,
  * columns 2t and 2t + 1), row g + 8, and both again 8 columns on. B's two hold (rows 2t and 2t + 1, column g), and 8

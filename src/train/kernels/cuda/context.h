@@ -58,10 +58,9 @@ static inline zero_scratch_t zero_cuda_scratch(const zero_model_context_t *ctx)
 zero_status_t zero_gemm_plans_create(zero_gemm_plans_t **plans);
 void zero_gemm_plans_destroy(zero_gemm_plans_t *plans); /* NULL is allowed */
 
-/* c[m, n] = op(a)[m, k] op(b)[k, n] (+ c) (+ bias[n]), row-major, with rows that start ld elements apart; op may
- * transpose. a, b and bias have the context's dtype; sums are fp32, rounded once to c's dtype. With fp8, a and b are
- * bytes in its formats, and sums are multiplied by both inverse scales; cuBLASLt then
- * rounds them to c's dtype before it adds c, too. */
+/* c[m, n] = op(a)[m, k] op(b)[k, n] (+ c) (+ bias[n]), row-major, with rows of stride ld; op may transpose. a, b and
+ * bias have the context's dtype; sums are fp32, rounded once to c's dtype. With fp8, a and b are bytes in its formats,
+ * and sums are multiplied by both inverse scales; cuBLASLt then rounds them to c's dtype before it adds c, too. */
 typedef struct zero_cuda_gemm {
     bool transpose_a, transpose_b;
     size_t m, n, k;
@@ -81,8 +80,8 @@ typedef struct zero_cuda_gemm {
 zero_status_t zero_cuda_gemm(zero_model_context_t *ctx, const zero_cuda_gemm_t *gemm);
 
 /* ---- table entries ---- */
-/* The functions of the CUDA table that have a C file of their own; kernels_cuda.c puts them into the
- * table. Contracts are in kernels.h. */
+/* The functions of the CUDA table that have a C file of their own; kernels_cuda.c enters them in the table. Contracts
+ * are in kernels.h. */
 
 /* ---- linear_cuda.c ---- */
 

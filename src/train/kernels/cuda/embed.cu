@@ -2,9 +2,9 @@
  *
  * Backward gathers instead of scattering. It sorts positions by token: the positions of one token, in ascending order,
  * form a run, which is summed in fp32 and rounded once. So no two warps write the same element, and the sums are taken
- * in the order of positions. To sort, tokens are counted, and positions are put into their token's bucket in any order
- * (the atomics are on integers, and no sum depends on them). Then each position is ranked within its bucket, which
- * fixes the order. Ranking takes time quadratic in the longest bucket, but on as many threads.
+ * in the order of positions. To sort, tokens are counted, and positions are written to their token's bucket in any
+ * order (the atomics are on integers, and no sum depends on them). Then each position is ranked within its bucket,
+ * which fixes the order. Ranking takes time quadratic in the longest bucket, but on as many threads.
  *
  * Runs are as uneven as words are frequent: most have one position, some a tenth of all. So a warp sums one chunk of a
  * run, and the chunks of longer runs are added afterwards, in order. The kernels are many and short; each is started

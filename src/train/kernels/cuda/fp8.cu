@@ -1,8 +1,8 @@
 /* fp8.cu - casts to fp8 on CUDA: absolute maximum, cast and transpose.
  *
  * Bound by memory: x is read once, in packs of 16 bytes, and each orientation is written once, in whole lines. A block
- * takes a tile of 128 x 128, a thread 8 x 8 of it. The thread transposes these in registers and puts the 8 bytes of
- * each column into shared memory, from where the columns leave 16 bytes at a time. So that neither side meets a bank
+ * takes a tile of 128 x 128, a thread 8 x 8 of it. The thread transposes these in registers and writes the 8 bytes of
+ * each column to shared memory, from where the columns leave 16 bytes at a time. So that neither side meets a bank
  * conflict, column c has its octets of rows in the order of octet ^ (c / 8).
  */
 #include <cuda_fp8.h>
@@ -125,7 +125,7 @@ static __device__ __forceinline__ void transpose_words(const uint32_t (&row)[4],
     column[3] = __byte_perm(odd01, odd23, 0x7632);
 }
 
-/* Puts the 8 x 8 bytes of a thread into the tile's columns. */
+/* Writes the 8 x 8 bytes of a thread to the tile's columns. */
 static __device__ __forceinline__ void put_octets(uint2 (*tile)[OCTETS], const uint2 (&bytes)[OCTET], int row_octet,
                                                   int column_octet)
 {

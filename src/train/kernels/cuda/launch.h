@@ -28,11 +28,11 @@ cudaError_t zero_launch_gelu_backward(cudaStream_t stream, zero_dtype_t dtype, v
 /* Copies row[n_columns] to every row of y[n_rows, n_columns]. */
 cudaError_t zero_launch_fill_rows(cudaStream_t stream, zero_dtype_t dtype, void *y, const void *row, size_t n_rows,
                                   size_t n_columns);
-/* Tells two tensors apart: equal bits have equal hashes, in whatever order the threads run. */
+/* Distinguishes two tensors: equal bits have equal hashes, in whatever order the threads run. */
 typedef struct zero_fingerprint {
     unsigned long long hash, n_unlike_first; /* elements whose bits are not the first one's */
 } zero_fingerprint_t;
-/* Sets *fingerprint, in device memory, to that of x[n_rows, n_columns], whose rows start ld elements apart. */
+/* Sets *fingerprint, in device memory, to that of x[n_rows, n_columns], whose rows have stride ld. */
 cudaError_t zero_launch_fingerprint(cudaStream_t stream, zero_dtype_t dtype, zero_fingerprint_t *fingerprint,
                                     const void *x, size_t n_rows, size_t n_columns, size_t ld);
 
@@ -42,11 +42,11 @@ cudaError_t zero_launch_fingerprint(cudaStream_t stream, zero_dtype_t dtype, zer
 size_t zero_column_sum_parts(size_t n_rows, size_t n_columns);
 /* Returns the most bytes that the partial sums of up to max_columns columns take. */
 size_t zero_column_sum_bytes(size_t max_columns);
-/* Puts the column sums of x[n_rows, n_columns] into grad[n_columns]; partials: fp32 [parts, n_columns], scratch. */
+/* Writes the column sums of x[n_rows, n_columns] to grad[n_columns]; partials: fp32 [parts, n_columns], scratch. */
 cudaError_t zero_launch_column_sum(cudaStream_t stream, zero_dtype_t dtype, zero_grad_t grad, const void *x,
                                    float *partials, size_t n_rows, size_t n_columns);
 #define ZERO_MAX_PUT 3
-/* Sums partials, fp32 [n_parts, n_grads, n_columns], over the parts in a fixed tree and puts the sums into
+/* Sums partials, fp32 [n_parts, n_grads, n_columns], over the parts in a fixed tree and writes the sums to
  * grads[n_grads], at most ZERO_MAX_PUT; those without data are skipped. */
 cudaError_t zero_launch_put_partials(cudaStream_t stream, const zero_grad_t *grads, size_t n_grads,
                                      const float *partials, size_t n_parts, size_t n_columns);
@@ -119,8 +119,8 @@ typedef struct zero_rope_frequencies {
     uint32_t head_dim, first, n;
     float of[ZERO_ROPE_FREQUENCIES];
 } zero_rope_frequencies_t;
-/* Rotates those pairs in the first n_heads heads of every row; rows start row_elems elements apart. starts: as in
- * zero_mask_t, or NULL. */
+/* Rotates those pairs in the first n_heads heads of every row; rows have stride row_elems. starts: as in zero_mask_t,
+ * or NULL. */
 cudaError_t zero_launch_rope(cudaStream_t stream, zero_dtype_t dtype, void *qkv,
                              const zero_rope_frequencies_t *frequencies, bool inverse, const int32_t *starts,
                              size_t n_rows, size_t seq_len, size_t n_heads, size_t row_elems, uint32_t *absmax);
@@ -135,8 +135,8 @@ cudaError_t zero_launch_swiglu_backward(cudaStream_t stream, zero_dtype_t dtype,
 /* ---- loss.cu ---- */
 
 /* Sets losses[row] to -log softmax(logits[row])[target]. With grad_scale (device memory; NULL: loss only) the logits
- * become grad_scale[0] * loss_weight * (softmax - onehot(target)) in place. Rows start ld elements apart. A target
- * outside the vocabulary makes the row's loss and gradient NaN. */
+ * become grad_scale[0] * loss_weight * (softmax - onehot(target)) in place. Rows have stride ld. A target outside the
+ * vocabulary makes the row's loss and gradient NaN. */
 cudaError_t zero_launch_cross_entropy(cudaStream_t stream, zero_dtype_t dtype, void *logits, double *losses,
                                       const int32_t *targets, const float *grad_scale, double loss_weight,
                                       size_t n_rows, size_t vocab_size, size_t ld);

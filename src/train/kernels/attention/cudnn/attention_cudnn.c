@@ -127,17 +127,17 @@ static bool plan_create(zero_cudnn_plan_t *plan, const zero_model_context_t *ctx
     return false;
 }
 
-/* beside: what else the workspace is for. */
-static void build_plans(zero_model_context_t *ctx, shape_plans_t *plans, size_t beside)
+/* reserved: the bytes of the workspace that others use. */
+static void build_plans(zero_model_context_t *ctx, shape_plans_t *plans, size_t reserved)
 {
     const zero_attention_shape_t *s = &plans->shape;
     zero_attention_slice_t whole = {s->n_batch, s->n_heads, s->n_kv_heads};
     size_t bytes = zero_cuda_scratch(ctx).bytes_left;
-    if (beside > bytes) {
+    if (reserved > bytes) {
         snprintf(plans->why, sizeof plans->why, "the workspace of %zu bytes is for smaller sizes", bytes);
         return;
     }
-    bytes -= beside;
+    bytes -= reserved;
     if (!plan_create(&plans->forward, ctx, FORWARD, s, whole, bytes, plans->why))
         return;
     plans->slices = zero_attention_slices_within(
@@ -194,7 +194,7 @@ typedef struct copies {
     float *lse;
 } copies_t;
 
-/* `n` sequences of `length` bytes each, `padded` bytes apart in the copy. */
+/* `n` sequences of `length` bytes each; in the copy, one begins every `padded` bytes. */
 typedef struct sequences {
     size_t n, length, padded;
 } sequences_t;
@@ -210,7 +210,7 @@ static sequences_t rows_of(const zero_attention_shape_t *s, const zero_attention
     return (sequences_t){s->n_batch * s->n_heads, s->seq_len * sizeof(float), p->seq_len * sizeof(float)};
 }
 
-/* Takes the copy's memory and copies, with zeros behind each sequence. */
+/* Allocates a copy and fills it, with zeros behind each sequence. */
 static zero_status_t pad(cudaStream_t stream, zero_scratch_t *scratch, sequences_t q, const void *data, void *copy)
 {
     char *at;

@@ -119,7 +119,7 @@ void zero_attention_backward_graph(zero_cudnn_graph_t *g, const zero_attention_s
 
 /* ---- cudnn slices ---- */
 
-/* For each lane, more than cuDNN needs beside what slice_bytes counts. */
+/* For each lane, more than cuDNN needs in addition to slice_bytes. */
 #define OWN_BYTES ((size_t)4 << 20)
 
 size_t zero_attention_delta_bytes(const zero_attention_shape_t *s)

@@ -7,7 +7,7 @@
  *
  * A block owns KEYS keys of one key/value head and walks over the tiles of queries that see them, for each query head
  * that shares the key/value head, in order: one tile is a step. Two warpgroups hold dK and dV of half of the keys each,
- * in registers. Threads beside them load the tiles several steps ahead, and keep the order of what is added to dQ.
+ * in registers. Further threads load the tiles several steps ahead, and keep the order of what is added to dQ.
  *
  * dQ is summed in fp32 in global memory, always in the same order. A block that has added to a tile raises the tile's
  * count; the next block waits for that. The first block stores, so nothing has to be zeroed. The last writes the

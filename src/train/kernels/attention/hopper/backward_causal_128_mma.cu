@@ -5,7 +5,8 @@
  *     keys, twice   64 of the keys each: S^T and dP^T, of which P^T and dS^T, in registers, are the left sides of dV
  *                   and dK; dS^T also goes to shared memory. And 64 columns of dQ, of the step before and all keys
  *
- * While one of the two computes exponentials, the other keeps the tensor cores busy. They may be a step apart.
+ * While one of the two computes exponentials, the other keeps the tensor cores busy. One may be a step ahead of the
+ * other.
  *
  * Every register is needed. 128 hold dK and dV. 32 hold S^T, then P^T, at last P^T and dS^T in 16 bits. 32 hold dP^T,
  * then dQ. The compiler reuses registers so only if it must: a product that starts from nothing therefore reads its

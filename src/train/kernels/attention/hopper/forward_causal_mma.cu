@@ -11,8 +11,8 @@
  * queries and must be hidden.
  *
  * The tensor cores never wait for exponentials. While a consumer computes those of one tile, its product of P and V of
- * the tile before is under way. And consumers take turns in starting products, so that one computes exponentials
- * beside the products of another.
+ * the tile before is under way. And consumers take turns in starting products, so that one computes exponentials during
+ * the products of another.
  *
  * A row's maximum is raised only when a score exceeds it by more than SLACK. So sums seldom have to be rescaled.
  */

@@ -21,8 +21,7 @@
 #define THREADS (TILE * LANES)
 #define PARTNERS (TILE / LANES) /* per thread and tile */
 
-/* Returns how far apart the rows of a tile are, in fp32 words of shared memory: an odd number, so that lanes read
- * different banks. */
+/* Returns the stride of a tile's rows, in fp32 words of shared memory: odd, so that lanes read different banks. */
 static __device__ __forceinline__ int tile_stride(int head_dim)
 {
     return head_dim | 1;
