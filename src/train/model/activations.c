@@ -82,21 +82,18 @@ void *activations_alloc(activations_t *activations, uint64_t n_elems, size_t ele
     return data;
 }
 
-/* A block computes in one slot, while a second buffer is on its way and a third is ready or can still be read. */
-#define STASH_SLOTS 3
-
 void activations_stash(activations_t *activations, zero_device_type_t device, int n_buffers, uint64_t n_elems,
                        size_t element_bytes)
 {
     zero_memory_t memory = {0};
     if (activations->status != ZERO_OK)
         return;
-    activations->status = zero_stash_plan(device, n_buffers, n_elems * element_bytes, STASH_SLOTS, &memory);
+    activations->status = zero_stash_plan(device, n_buffers, n_elems * element_bytes, OPTIONS_STASH_SLOTS, &memory);
     activations->n_bytes += memory.bytes[ZERO_MEMORY_ACTIVATIONS];
     activations->pinned_bytes += memory.pinned_bytes;
     if (activations->engine && activations->status == ZERO_OK)
-        activations->status = zero_stash_create(activations->engine, n_buffers, n_elems * element_bytes, STASH_SLOTS,
-                                                &activations->stash);
+        activations->status = zero_stash_create(activations->engine, n_buffers, n_elems * element_bytes,
+                                                OPTIONS_STASH_SLOTS, &activations->stash);
 }
 
 /* ---- unit tensors ---- */

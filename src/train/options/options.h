@@ -69,7 +69,7 @@ typedef struct model_options {
     char tokenizer[OPTIONS_MAX_PATH];                  /* "": as init, or the checkpoint that is resumed */
     int recompute;                                     /* options_recompute_t */
     int64_t recompute_none, recompute_light;           /* of the last blocks, and of those before them; chosen */
-    double offload_activations;                        /* share of the blocks, the first ones */
+    double offload_activations;                        /* share of the blocks, the first ones; or ZERO_OFFLOAD_AUTO */
 } model_options_t;
 
 /* Where tokens come from. */
@@ -208,7 +208,10 @@ bool options_generate(const options_t *options);
 /* Returns what backward recomputes of a block: less of the last ones, as recompute_none and recompute_light say. */
 options_recompute_t options_block_recompute(const model_options_t *model, int64_t block);
 
-/* Returns how many blocks' inputs wait in host memory: the first ones', as offload_activations says. */
+/* Inputs on the GPU of those that wait in host memory: a block computes in one slot, while a second is on its way and a
+ * third is ready or can still be read. */
+#define OPTIONS_STASH_SLOTS 3
+/* Returns how many blocks' inputs wait in host memory: the first ones', as offload_activations says; auto: none. */
 int64_t options_offloaded_blocks(const model_options_t *model);
 
 /* Returns the rows of a GPT-2's table of positions: seq_len, or more. */

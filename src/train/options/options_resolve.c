@@ -89,7 +89,7 @@ options_recompute_t options_block_recompute(const model_options_t *model, int64_
 int64_t options_offloaded_blocks(const model_options_t *model)
 {
     const double rounding = 1e-9; /* of the product */
-    return (int64_t)ceil(model->offload_activations * (double)model->layers - rounding);
+    return (int64_t)ceil(fmax(model->offload_activations, 0.0) * (double)model->layers - rounding);
 }
 
 int64_t options_positions(const model_options_t *model)
@@ -264,6 +264,10 @@ static zero_status_t check_sizes(const options_t *o)
 static zero_status_t check_offload_activations(const model_options_t *model)
 {
     const int64_t n = options_offloaded_blocks(model);
+    if (model->offload_activations < 0.0 && model->recompute != RECOMPUTE_FULL)
+        return report_error(ZERO_ERROR_USAGE,
+                            "[model] offload_activations = auto: blocks whose input is in host memory "
+                            "recompute everything: set recompute = full, or offload_activations = 0");
     for (int64_t block = 0; block < n; block++)
         if (options_block_recompute(model, block) != RECOMPUTE_FULL)
             return report_error(ZERO_ERROR_USAGE,

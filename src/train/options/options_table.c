@@ -116,7 +116,7 @@ const option_row_t option_rows[] = {
         "Directory whose tokenizer files go into every checkpoint. Empty: that of init."),
     CHOICE(model, recompute, "none", RECOMPUTES,
         "What backward recomputes: nothing, cheap operations, whole blocks; auto: fastest for each."),
-    REAL(model, offload_activations, "0", 0.0, 1.0, NULL,
+    REAL_OR_WORD(model, offload_activations, "0", 0.0, 1.0, "auto", (double)ZERO_OFFLOAD_AUTO,
         "GPUs: share of the blocks, the first ones, whose input is in host memory; recompute = full."),
 
     TEXT(data, train, NULL, false, "Files to train on, separated by commas. Required."),

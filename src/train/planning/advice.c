@@ -79,6 +79,7 @@ static zero_status_t collect_all(const fit_t *fit, const fit_choice_t *given, ca
                 continue;
             o.zero.stage = STAGE_AUTO;
             o.model.recompute = RECOMPUTE_AUTO;
+            o.model.offload_activations = 0.0; /* of blocks that recompute everything */
             o.train.micro_batch = MICRO_BATCH_AUTO;
             o.zero.keep = without_keep ? 0 : o.zero.keep;
             if (more >= 0) {

@@ -78,6 +78,11 @@ static bool params_are_auto(const options_t *o)
            o->zero.offload_params_ratio == (double)ZERO_OFFLOAD_AUTO;
 }
 
+static bool activations_are_auto(const options_t *o)
+{
+    return o->device.type != ZERO_DEVICE_CPU && o->model.offload_activations == (double)ZERO_OFFLOAD_AUTO;
+}
+
 void fit_describe_point(const options_t *asked, const fit_point_t *point, uint64_t budget, char *text, size_t n_bytes)
 {
     const fit_choice_t *c = &point->choice;
@@ -95,6 +100,8 @@ void fit_describe_point(const options_t *asked, const fit_point_t *point, uint64
         APPEND(", offload_ratio %.4g", c->offload_ratio);
     if (params_are_auto(asked))
         APPEND(", offload_params_ratio %.4g", c->params_ratio);
+    if (activations_are_auto(asked))
+        APPEND(", offload_activations %.4g", c->activations);
     if (keeps)
         APPEND(", keep %" PRId64, c->keep);
     APPEND("; %.2f of %.2f %s", (double)point->bytes / unit.bytes, (double)budget / unit.bytes, unit.name);
@@ -145,7 +152,7 @@ static bool keep_is_auto(const options_t *o)
 
 bool fit_leaves_open(const options_t *o)
 {
-    return options_have_auto(o) || ratio_is_auto(o) || params_are_auto(o) || keep_is_auto(o);
+    return options_have_auto(o) || activations_are_auto(o) || ratio_is_auto(o) || params_are_auto(o) || keep_is_auto(o);
 }
 
 /* Returns whether libzero can decide all that is open. It does not know of a limit, and it decides one after the other.
@@ -154,7 +161,7 @@ static bool is_left_to_libzero(const options_t *o)
 {
     bool offload_is_auto = ratio_is_auto(o) || params_are_auto(o);
     bool libzero_can = o->device.memory == 0.0 && !(offload_is_auto && keep_is_auto(o));
-    return !options_have_auto(o) && (libzero_can || !fit_leaves_open(o));
+    return !options_have_auto(o) && !activations_are_auto(o) && (libzero_can || !fit_leaves_open(o));
 }
 
 /* Leaves to libzero what it finds in smaller steps: with all else as chosen, the least offload is the fastest, unless

@@ -27,6 +27,7 @@ void fit_apply(const fit_choice_t *choice, options_t *options)
     options->train.micro_batch = choice->micro_batch;
     options->zero.offload_ratio = choice->offload_ratio;
     options->zero.offload_params_ratio = choice->params_ratio;
+    options->model.offload_activations = choice->activations;
     options->zero.keep = choice->keep;
 }
 
@@ -39,6 +40,7 @@ fit_choice_t fit_choice_of(const options_t *options)
                           .micro_batch = options->train.micro_batch,
                           .offload_ratio = options->zero.offload_ratio,
                           .params_ratio = options->zero.offload_params_ratio,
+                          .activations = options->model.offload_activations,
                           .keep = options->zero.keep};
 }
 

@@ -20,6 +20,7 @@ typedef struct fit_choice {
     int64_t micro_batch;
     double offload_ratio; /* 0: nothing, or the options don't offload */
     double params_ratio;  /* [zero] offload_params_ratio; 0: none, or offload is not all */
+    double activations;   /* [model] offload_activations */
     int64_t keep;
 } fit_choice_t;
 

@@ -209,22 +209,30 @@ static zero_status_t solve(fit_t *fit, groups_t *groups, fit_result_t *result)
     return ZERO_OK;
 }
 
-/* offload_params_ratio = auto is tried in steps of 1 / this. */
+/* offload_activations and offload_params_ratio = auto are tried in steps of 1 / these. */
+#define ACTIVATION_SHARES 4
 #define PARAMS_RATIOS 8
 
-/* Solves with as few parameters in host memory as fit: they cost more time than anything else. */
-static zero_status_t solve_params(fit_t *fit, groups_t *groups, fit_result_t *result)
+/* Solves with as little in host memory as fits: first activations, which cost least, then parameters. */
+static zero_status_t solve_offload(fit_t *fit, groups_t *groups, fit_result_t *result)
 {
-    const double asked = fit->asked.zero.offload_params_ratio;
-    const bool is_open = fit->asked.zero.offload == OFFLOAD_ALL && asked == (double)ZERO_OFFLOAD_AUTO;
+    const double params = fit->asked.zero.offload_params_ratio, activations = fit->asked.model.offload_activations;
+    const bool params_open = fit->asked.zero.offload == OFFLOAD_ALL && params == (double)ZERO_OFFLOAD_AUTO;
+    const int n_shares = activations == (double)ZERO_OFFLOAD_AUTO ? ACTIVATION_SHARES : 0;
     zero_status_t status = ZERO_OK;
-    for (int i = 0; i <= (is_open ? PARAMS_RATIOS : 0) && status == ZERO_OK && result->best < 0; i++) {
-        fit->asked.zero.offload_params_ratio = is_open ? (double)i / PARAMS_RATIOS : asked;
+    for (int i = 0; i <= n_shares + (params_open ? PARAMS_RATIOS : 0) && status == ZERO_OK && result->best < 0; i++) {
+        const int share = i < n_shares ? i : n_shares;
+        if (n_shares > 0)
+            fit->asked.model.offload_activations = (double)share / ACTIVATION_SHARES;
+        if (params_open)
+            fit->asked.zero.offload_params_ratio = (double)(i - share) / PARAMS_RATIOS;
+        fit->options.model.offload_activations = fit->asked.model.offload_activations;
         fit->options.zero.offload_params_ratio = fit->asked.zero.offload_params_ratio;
         groups->n = result->n_points = 0;
         status = solve(fit, groups, result);
     }
-    fit->asked.zero.offload_params_ratio = asked;
+    fit->asked.zero.offload_params_ratio = params;
+    fit->asked.model.offload_activations = activations;
     return status;
 }
 
@@ -232,7 +240,7 @@ zero_status_t fit_solve(fit_t *fit, fit_result_t *result)
 {
     groups_t groups = {0};
     *result = (fit_result_t){.best = -1, .least = -1};
-    zero_status_t status = solve_params(fit, &groups, result);
+    zero_status_t status = solve_offload(fit, &groups, result);
     free(groups.all);
     if (status == ZERO_OK)
         return ZERO_OK;

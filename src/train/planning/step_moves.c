@@ -342,7 +342,7 @@ static double store_s(const fit_machine_t *machine, const streamed_t *s, double 
     return excess(copy_s(machine, staged) + copy_s(machine, rest), forward);
 }
 
-double fit_offload_s(const fit_work_t *work, const fit_variant_t *variant, fit_passes_t passes)
+static double offloaded_state_s(const fit_work_t *work, const fit_variant_t *variant, fit_passes_t passes)
 {
     const options_t *o = work->options;
     const fit_machine_t *machine = work->machine;
@@ -362,6 +362,23 @@ double fit_offload_s(const fit_work_t *work, const fit_variant_t *variant, fit_p
     }
     const streamed_t s = stream_of(work, variant, n);
     return others + fetch_s(machine, &s, passes.backward) + store_s(machine, &s, passes.forward);
+}
+
+/* Returns what activations that wait in host memory cost a step. They leave behind forward and come back in backward.
+ */
+static double stash_s(const fit_work_t *work, fit_passes_t passes)
+{
+    const fit_shape_t *s = &work->shape;
+    const double n =
+        s->on_gpu ? fmax((double)options_offloaded_blocks(&work->options->model) - OPTIONS_STASH_SLOTS, 0.0) : 0.0;
+    const double bytes = n * s->R * s->C * s->act_bytes;
+    return s->micro_steps * (excess(copy_s(work->machine, (copies_t){.out = bytes}), passes.forward) +
+                             excess(copy_s(work->machine, (copies_t){.in = bytes}), passes.backward));
+}
+
+double fit_offload_s(const fit_work_t *work, const fit_variant_t *variant, fit_passes_t passes)
+{
+    return offloaded_state_s(work, variant, passes) + stash_s(work, passes);
 }
 
 double fit_optimizer_s(const fit_work_t *work, const fit_variant_t *variant)

@@ -318,12 +318,48 @@ START_TEST(a_host_that_has_less_than_the_gpu_is_enough_for_14b)
 }
 END_TEST
 
+/* With less and less room on the device, inputs of blocks leave first, a quarter at a time, then parameters. What is
+ * chosen fits, and nothing leaves without need. */
+START_TEST(activations_leave_before_parameters)
+{
+    config_t c = config_of(0);
+    c.arch = ARCH_LLAMA;
+    c.layers = 64;
+    options_t o = options_of(&c);
+    o.model.recompute = RECOMPUTE_FULL;
+    o.train.micro_batch = o.train.global_batch = 64;
+    o.zero.stage = 3;
+    o.zero.offload = OFFLOAD_ALL;
+    o.zero.offload_ratio = o.zero.offload_params_ratio = o.model.offload_activations = (double)ZERO_OFFLOAD_AUTO;
+    int n_none = 0, n_inputs = 0, n_params = 0;
+    for (uint64_t budget = 8 * GIB, fits = 1; fits; budget -= budget / 50) {
+        fit_result_t result = {0};
+        fit_t *fit = open_fit(&o, &c, budget, FIT_HOST_UNKNOWN);
+        ck_assert_int_eq(fit_solve(fit, &result), ZERO_OK);
+        fits = result.best >= 0;
+        if (fits) {
+            const fit_point_t *p = &result.points[result.best];
+            const bool inputs = p->choice.activations > 0.0, params = p->choice.params_ratio > 0.0;
+            ck_assert(p->bytes <= budget && (!params || p->choice.activations == 1.0));
+            ck_assert((p->memory.pinned_bytes > 0) == (inputs || p->choice.offload_ratio > 0.0));
+            n_none += !inputs && !params;
+            n_inputs += inputs && !params;
+            n_params += params;
+        }
+        free(result.points);
+        fit_destroy(fit);
+    }
+    ck_assert_msg(n_none > 0 && n_inputs > 0 && n_params > 0, "%d, %d, %d", n_none, n_inputs, n_params);
+}
+END_TEST
+
 static Suite *suite(void)
 {
     Suite *s = suite_create("fit_host");
     TCase *c = tcase_create("fit_host");
     tcase_set_timeout(c, 240);
     tcase_add_test(c, what_is_chosen_fits_the_host_and_what_is_refused_does_not);
+    tcase_add_test(c, activations_leave_before_parameters);
     tcase_add_test(c, a_host_that_has_less_than_the_gpu_is_enough_for_14b);
     suite_add_tcase(s, c);
     return s;

@@ -103,7 +103,7 @@ static const struct setting {
     {"model", "init", "random", {"random", "/models/gpt2"}, {""}},
     {"model", "tokenizer", "", {"", "/models/gpt2"}, {NULL}},
     {"model", "recompute", "none", {"none", "light", "full", "auto"}, {"some", "true"}},
-    {"model", "offload_activations", "0", {"0", "0.5", "1"}, {"-0.1", "1.5", "auto"}},
+    {"model", "offload_activations", "0", {"0", "0.5", "1", "auto"}, {"-0.1", "1.5", "all"}},
     {"data", "train", NULL, {"a.txt", "a.bin,b.bin"}, {""}},
     {"data", "val", "", {"", "v.txt"}, {NULL}},
     {"data", "format", "auto", {"auto", "text", "llmc", "uint32"}, {"bin", "json"}},
