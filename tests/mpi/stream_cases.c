@@ -47,13 +47,6 @@
 #include "tests/support/async_device.h"
 #include "tests/support/support.h"
 
-/* ---- passes ---- */
-
-static bool sends_messages(const run_t *run)
-{
-    return strcmp(zero_comm_name(run->comm), "mpi") == 0;
-}
-
 void queue(const run_t *run, void (*work)(void *), const void *args, size_t n_bytes)
 {
     if (run->s->is_async) {
@@ -65,147 +58,7 @@ void queue(const run_t *run, void (*work)(void *), const void *args, size_t n_by
     work(copy);
 }
 
-static void use_unit(run_t *run, zero_unit_t unit, int64_t step, int micro_step, bool is_backward, uint64_t *hash)
-{
-    const toy_t *toy = &run->toy;
-    compute_t c = {.n_uses = toy->n_of_unit[unit],
-                   .rank = zero_comm_rank(run->comm),
-                   .dtype = run->s->dtype,
-                   .is_backward = is_backward,
-                   .step = step,
-                   .loss = run->loss,
-                   .loss_scale = zero_loss_scale(run->engine),
-                   .hash = hash,
-                   .kept = run->kept[unit],
-                   .n_kept = (size_t)run->s->activations,
-                   .kept_key = (int)step * 64 + micro_step * 8 + unit};
-    c.pause_us = run->s->is_async ? (unsigned)(support_uniform(&run->seed) * run->s->delay_us) : 0;
-    c.makes_nan = is_backward && step == run->s->nan_at && micro_step == 0 && unit == 3 && c.rank == 0;
-    bool is_lookup = is_backward && unit == 0;
-    for (int i = 0; i < c.n_uses; i++) {
-        zero_tensor_t tensor = toy->of_unit[unit][i];
-        bool is_gathered = toy->in_fp8[tensor] && !toy->frozen[tensor] && run->s->fp8 == FP8;
-        use_t use = {.fp8 = zero_param_fp8(run->engine, tensor),
-                     .param = is_gathered ? NULL : zero_param(run->engine, tensor),
-                     .n_elems = toy->n_elems[tensor]};
-        CHECK(is_read(&use) == (run->s->unshard || !is_lookup), "tensor %d is at %p", tensor, use.param);
-        if (is_lookup && run->s->lookup)
-            use = (use_t){.n_elems = use.n_elems};
-        use.scale = toy->in_fp8[tensor] && use.param ? 1.0 : 0.0;
-        if (is_backward)
-            use.grad = zero_grad(run->engine, tensor);
-        CHECK(!is_backward || !use.grad.data == toy->frozen[tensor], "the gradient of tensor %d", tensor);
-        c.uses[i] = use;
-    }
-    queue(run, compute, &c, sizeof c);
-}
-
-/* Of what stage 3 acquired each flat was gathered for it, or was there still. */
-static void check_stats(run_t *run)
-{
-    zero_stats_t stats = zero_engine_stats(run->engine);
-    /* What was gathered for a cancelled pass, or before other weights were set, is not acquired. */
-    if (run->s->stage == 3 && zero_comm_size(run->comm) > 1 && !run->s->cancels && !run->s->asks)
-        CHECK(stats.n_gathers + stats.n_gathers_avoided == run->n_acquired, "%llu gathers, %llu avoided, %llu acquired",
-              (unsigned long long)stats.n_gathers, (unsigned long long)stats.n_gathers_avoided,
-              (unsigned long long)run->n_acquired);
-    if (run->n_passes++ == 0 && run->s->gathers > 0)
-        CHECK(stats.n_gathers == (uint64_t)run->s->gathers, "%llu gathers", (unsigned long long)stats.n_gathers);
-}
-
-static void acquire(run_t *run, zero_unit_t unit, bool is_backward)
-{
-    OK(zero_acquire(run->engine, unit, run->stream));
-    bool has_own = unit > 0 || !is_backward || run->s->unshard,
-         shares = unit == run->toy.n_units - 1 && !run->s->untied;
-    run->n_acquired += (uint64_t)has_own + shares;
-}
-
-/* Acquires a unit and computes it. In a pass without backward, what it keeps is not kept. */
-static void compute_unit(run_t *run, zero_pass_t kind, zero_unit_t unit, int64_t step, int micro_step, bool is_backward,
-                         uint64_t *hash)
-{
-    zero_stash_t *stash = kind == ZERO_PASS_TRAIN ? run->stash : NULL;
-    if (stash)
-        OK((is_backward ? zero_stash_begin_read : zero_stash_begin_write)(stash, unit, run->stream));
-    acquire(run, unit, is_backward);
-    use_unit(run, unit, step, micro_step, is_backward, hash);
-    if (stash)
-        OK((is_backward ? zero_stash_end_read : zero_stash_end_write)(stash, unit, run->stream));
-}
-
-static void pass(run_t *run, zero_pass_t kind, int64_t step, int micro_step, uint64_t *hash)
-{
-    OK(zero_begin(run->engine, kind, run->stream));
-    for (zero_unit_t u = 0; u < run->toy.n_units; u++) {
-        compute_unit(run, kind, u, step, micro_step, false, hash);
-        OK(zero_release(run->engine, u, run->stream));
-    }
-    for (zero_unit_t u = run->toy.n_units - 1; u >= 0 && kind == ZERO_PASS_TRAIN; u--) {
-        compute_unit(run, kind, u, step, micro_step, true, NULL);
-        OK(zero_grad_ready(run->engine, u, run->stream));
-    }
-    check_stats(run);
-}
-
-/* Makes the first n_calls of a pass, of two for each position. */
-static void begin_pass(run_t *run, zero_pass_t kind, int64_t step, int micro_step, int n_calls)
-{
-    const int n_units = run->toy.n_units;
-    OK(zero_begin(run->engine, kind, run->stream));
-    for (int call = 0; call < n_calls; call++) {
-        const int position = call / 2;
-        const bool is_backward = position >= n_units;
-        zero_unit_t unit = is_backward ? 2 * n_units - 1 - position : position;
-        if (call % 2 == 0) {
-            compute_unit(run, kind, unit, step, micro_step, is_backward, NULL);
-        } else {
-            OK(is_backward ? zero_grad_ready(run->engine, unit, run->stream)
-                           : zero_release(run->engine, unit, run->stream));
-        }
-    }
-}
-
-/* Begins a step, or an evaluation, with gradients that are not the step's, and cancels it: at another place for every
- * step, over many steps in each part of the last micro-step. */
-static void cancel(run_t *run, int64_t step)
-{
-    const bool is_eval = step % 5 == 4;
-    const int n_calls = (is_eval ? 2 : 4) * run->toy.n_units, n_before = is_eval ? 0 : (int)step % run->s->micro_steps;
-    for (int k = 0; k < n_before; k++)
-        pass(run, ZERO_PASS_TRAIN, step + 500, k, NULL);
-    begin_pass(run, is_eval ? ZERO_PASS_EVAL : ZERO_PASS_TRAIN, step + 500, n_before, (int)(step * 11 % (n_calls + 1)));
-    OK(zero_cancel(run->engine));
-    CHECK(!zero_param(run->engine, 0) && !zero_grad(run->engine, 0).data, "a unit is still acquired");
-}
-
-/* Checks a span. Each kind of work belongs to one stream, so its spans follow each other. One rank waits only for its
- * host, and for a unit's new parameters only when it reaches the unit. */
-static void on_span(void *user, const zero_trace_span_t *span)
-{
-    run_t *run = user;
-    CHECK(span->end_ms >= span->begin_ms && span->begin_ms >= run->ended_ms[span->work] - 1e-6,
-          "step %d: %s of unit %d begins %g ms before the one before it ends", (int)span->step,
-          zero_work_name(span->work), span->unit, run->ended_ms[span->work] - span->begin_ms);
-    CHECK((span->wait == ZERO_WAIT_NONE) == (span->work != ZERO_WORK_WAIT) && (unsigned)span->wait < ZERO_N_WAITS,
-          "step %d: %s of unit %d waits for %d", (int)span->step, zero_work_name(span->work), span->unit,
-          (int)span->wait);
-    CHECK((span->work != ZERO_WORK_UPDATE || span->phase == ZERO_PHASE_UPDATE) &&
-              (span->work != ZERO_WORK_COMPUTE || span->phase != ZERO_PHASE_UPDATE),
-          "step %d: %s of unit %d is of phase %d", (int)span->step, zero_work_name(span->work), span->unit,
-          (int)span->phase);
-    run->ended_ms[span->work] = span->end_ms;
-    run->n_spans[span->work]++;
-    if (span->work == ZERO_WORK_WAIT && span->step != 0)
-        run->waited_ms[span->wait == ZERO_WAIT_OFFLOAD] += span->end_ms - span->begin_ms;
-    if (span->work == ZERO_WORK_WAIT && span->unit > 0 && zero_comm_size(run->comm) == 1)
-        CHECK(run->computed == span->unit - 1, "step %d: waits for unit %d behind the compute of unit %d",
-              (int)span->step, span->unit, run->computed);
-    if (span->work == ZERO_WORK_COMPUTE)
-        run->computed = span->unit;
-}
-
-static zero_config_t make_config(const settings_t *s)
+zero_config_t make_config(const settings_t *s)
 {
     zero_config_t config = zero_config_default();
     config.hooks = s->hooks == 0 ? NULL : s->hooks == 1 ? &gradient_hooks : &all_hooks;
@@ -232,27 +85,6 @@ static zero_config_t make_config(const settings_t *s)
     if (s->buffer > 0)
         config.offload_buffer_bytes = (size_t)s->buffer;
     return config;
-}
-
-/* Compares what was copied in a step with what is planned, unless other passes were between the steps, or gradients may
- * have been staged in idle activations. */
-static void check_pcie_bytes(const run_t *run, const zero_step_result_t *result)
-{
-    const settings_t *s = run->s;
-    const int n_ranks = zero_comm_size(run->comm);
-    int hosts[64] = {0};
-    zero_traffic_t traffic[64] = {0};
-    zero_config_t config = make_config(s);
-    if (!s->pins && config.offload_update == ZERO_OFFLOAD_UPDATE_AUTO)
-        config.offload_update = ZERO_OFFLOAD_UPDATE_HOST;
-    if (!s->is_async || s->offload < 0 || s->params < 0 || s->keep < 0 || s->activations > 0 || s->asks || s->cancels ||
-        s->created > 0 || s->load || result->step % 4 != 1 || result->step == 1)
-        return;
-    OK(zero_plan_traffic(run->toy.model, &config, ZERO_DEVICE_CUDA, ZERO_COMM_AUTO, n_ranks, hosts, traffic));
-    const uint64_t planned = traffic[0].to_gpu_bytes + traffic[0].to_host_bytes;
-    CHECK(planned == result->pcie_bytes && (planned > 0) == (s->offload > 0),
-          "step %llu copied %llu bytes over PCIe, planned are %llu", (unsigned long long)result->step,
-          (unsigned long long)result->pcie_bytes, (unsigned long long)planned);
 }
 
 static void tell(run_t *run)
@@ -408,36 +240,6 @@ static void tell_state(run_t *run)
         printf("parameters %016llx\nstate %016llx\n", (unsigned long long)run->hash, (unsigned long long)state);
 }
 
-/* Checks that the engine holds what zero_plan says, with the host's update if memory is not pinned and the device's was
- * not requested. What auto chose fits, and is not nothing in our cases. */
-static void check_memory(const run_t *run, const zero_config_t *of_run)
-{
-    zero_memory_t plan, held = zero_engine_memory(run->engine);
-    const settings_t *s = run->s;
-    zero_config_t settled = *of_run, *config = &settled;
-    if (!s->pins && config->offload_update == ZERO_OFFLOAD_UPDATE_AUTO)
-        config->offload_update = ZERO_OFFLOAD_UPDATE_HOST;
-    OK(zero_plan(run->toy.model, config, s->is_async ? ZERO_DEVICE_CUDA : ZERO_DEVICE_CPU,
-                 zero_comm_get_kind(run->comm), zero_comm_size(run->comm), &plan));
-    if (config->keep == ZERO_KEEP_AUTO && s->is_async)
-        CHECK(zero_memory_total(&held) <= (uint64_t)s->available &&
-                  held.bytes[ZERO_MEMORY_UNSHARDED_PARAMETERS] > plan.bytes[ZERO_MEMORY_UNSHARDED_PARAMETERS],
-              "keep auto: %llu bytes held", (unsigned long long)zero_memory_total(&held));
-    else if (config->offload_params == ZERO_OFFLOAD_AUTO)
-        CHECK(zero_memory_total(&held) <= (uint64_t)s->available && held.pinned_bytes > 0 &&
-                  held.bytes[ZERO_MEMORY_PARAMETERS] > plan.bytes[ZERO_MEMORY_PARAMETERS],
-              "auto: %llu bytes held, %llu on the host", (unsigned long long)zero_memory_total(&held),
-              (unsigned long long)held.pinned_bytes);
-    else if (config->offload_ratio == ZERO_OFFLOAD_AUTO)
-        CHECK(zero_memory_total(&held) <= (uint64_t)s->available && held.pinned_bytes > 0 &&
-                  held.pinned_bytes < plan.pinned_bytes,
-              "auto: %llu bytes held, %llu on the host", (unsigned long long)zero_memory_total(&held),
-              (unsigned long long)held.pinned_bytes);
-    else
-        CHECK(memcmp(&plan, &held, sizeof plan) == 0, "plan %llu bytes, held %llu",
-              (unsigned long long)zero_memory_total(&plan), (unsigned long long)zero_memory_total(&held));
-}
-
 void load(run_t *run)
 {
     zero_checkpoint_t *checkpoint;
@@ -457,25 +259,6 @@ void save(run_t *run)
 static zero_unit_t earlier(zero_unit_t unit, int n)
 {
     return unit > n ? unit - n : 0;
-}
-
-static void check_transport(const run_t *run)
-{
-    const char *name = zero_engine_transport(run->engine);
-    const char *between = sends_messages(run)                                           ? "through-host"
-                          : zero_comm_local_size(run->comm) < zero_comm_size(run->comm) ? "rails"
-                                                                                        : "async";
-    const char *want = zero_comm_size(run->comm) == 1 ? "self" : run->s->is_async ? between : zero_comm_name(run->comm);
-    CHECK(strcmp(name, want) == 0, "what carries is %s, not %s", name, want);
-}
-
-/* Checks that every kind of work was reported; communication that compute waits for, such as messages between devices,
- * is reported as waits. */
-static void check_spans(const run_t *run, zero_work_t work)
-{
-    bool waits = (sends_messages(run) || !run->s->overlap) && (work == ZERO_WORK_GATHER || work == ZERO_WORK_REDUCE);
-    CHECK(waits ? run->n_spans[work] == 0 : run->n_spans[work] >= run->s->steps, "%d spans of %s", run->n_spans[work],
-          zero_work_name(work));
 }
 
 static void linger(void *args)
@@ -581,15 +364,6 @@ static void evaluate(run_t *run)
 {
     pass(run, ZERO_PASS_EVAL, 0, 0, &run->hash);
     OK(zero_device_synchronize(run->device));
-}
-
-static void check_same_hash_on_all_ranks(const run_t *run)
-{
-    double hashes[2] = {(double)(run->hash >> 32), (double)(run->hash & 0xffffffffu)}, sums[2];
-    memcpy(sums, hashes, sizeof sums);
-    OK(zero_comm_sum(run->comm, sums, 2));
-    for (int i = 0; i < 2; i++)
-        CHECK(sums[i] == hashes[i] * zero_comm_size(run->comm), "parameters differ by rank");
 }
 
 static void run_all(const settings_t *s, zero_comm_t *comm)

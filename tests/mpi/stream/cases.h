@@ -87,9 +87,22 @@ void keep(const compute_t *c);
 void compute(void *args);
 void clear(void *args);
 
+/* stream/passes.c */
+void pass(run_t *run, zero_pass_t kind, int64_t step, int micro_step, uint64_t *hash);
+void cancel(run_t *run, int64_t step);
+
+/* stream/checks.c */
+void on_span(void *user, const zero_trace_span_t *span);
+void check_pcie_bytes(const run_t *run, const zero_step_result_t *result);
+void check_memory(const run_t *run, const zero_config_t *of_run);
+void check_transport(const run_t *run);
+void check_spans(const run_t *run, zero_work_t work);
+void check_same_hash_on_all_ranks(const run_t *run);
+
 /* stream_cases.c */
 void queue(const run_t *run, void (*work)(void *), const void *args, size_t n_bytes);
 void load(run_t *run);
 void save(run_t *run);
+zero_config_t make_config(const settings_t *s);
 
 #endif
