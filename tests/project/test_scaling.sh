@@ -82,7 +82,7 @@ all_equal() { grep -q "4 runs equal" "$scratch/tables/tables.md" && ! grep "runs
 claim "tests/gpu/tables finds that runs that must agree do" all_equal
 
 # ---- trace_check ---------------------------------------------------------------------------------------------------
-head -c 20000 tests/unit/train/test_model.c >"$scratch/text"
+head -c 20000 tests/unit/train/test_resume.c >"$scratch/text"
 cat >"$scratch/cfg.ini" <<EOF
 [model]
 layers = 2

@@ -5,6 +5,7 @@
 
 #include "tests/support/support.h"
 
+#include <stdlib.h>
 #include <string.h>
 
 #define EVENT_MAX_SCALARS 16

@@ -1,0 +1,221 @@
+/* test_options_resolve.c - what settings mean together: sizes and batches that are derived, contradictions, what a
+ * device lacks. */
+#include "tests/unit/train/parse_options.h"
+
+/* Returns the minimal configuration with these settings of [train], or of sections that they begin. */
+static options_t with_train(const char *settings)
+{
+    char text[1000];
+    snprintf(text, sizeof text, MINIMAL "[train]\n%s\n", settings);
+    return must_parse(text, NULL);
+}
+
+/* Expects a refusal in one line that contains every fragment. */
+static void expect_contradiction(options_t *options, int world_size, const char *const *fragments)
+{
+    capture_begin();
+    zero_status_t status = options_resolve(options, world_size);
+    expect_line(capture_end(), fragments);
+    ck_assert_int_eq(status, ZERO_ERROR_USAGE);
+}
+
+START_TEST(batches_are_derived)
+{
+    static const struct {
+        const char *given;
+        int world_size, micro, global, micro_steps;
+    } cases[] = {
+        {"", 1, 8, 8, 1},
+        {"", 3, 8, 24, 1},
+        {"micro_batch = 2", 4, 2, 8, 1},
+        {"global_batch = 24", 1, 24, 24, 1},
+        {"global_batch = 24", 8, 3, 24, 1},
+        {"global_batch = 24\nmicro_batch = 2", 3, 2, 24, 4},
+        {"global_batch = 24\nmicro_batch = 1", 24, 1, 24, 1},
+        {"global_batch = 24\nmicro_batch = 12", 2, 12, 24, 1},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        options_t options = with_train(cases[i].given);
+        ck_assert_int_eq(options_resolve(&options, cases[i].world_size), ZERO_OK);
+        ck_assert_int_eq(options.train.micro_batch, cases[i].micro);
+        ck_assert_int_eq(options.train.global_batch, cases[i].global);
+        ck_assert_int_eq(options_micro_steps(&options.train, cases[i].world_size), cases[i].micro_steps);
+    }
+}
+END_TEST
+
+START_TEST(contradictory_settings_are_refused)
+{
+    static const struct {
+        const char *given;
+        int world_size;
+        const char *fragments[5];
+    } cases[] = {
+        {"global_batch = 24", 5, {"global_batch", "24", "5"}},
+        {"global_batch = 24\nmicro_batch = 5", 2, {"global_batch", "24 is not divisible", "5 * 2"}},
+        {"global_batch = 24\nmicro_batch = 48", 1, {"24 is not divisible"}},
+        {"global_batch = 4", 8, {"4 sequences are fewer than the 8 ranks"}},
+        {"steps = 5\nwarmup_steps = 6", 1, {"warmup_steps", "6", "5"}},
+        {"lr = 0.1\nmin_lr = 0.2", 1, {"min_lr", "0.2", "0.1"}},
+        {"eval_every = 5", 1, {"eval_every", "[data] val"}},
+        {"[checkpoint]\nevery = 5", 1, {"[checkpoint] every: 5", "[checkpoint] dir"}},
+        {"[model]\nkv_heads = 2", 1, {"heads: 3 is not divisible by kv_heads = 2"}},
+        {"[model]\nkv_heads = 1", 1, {"kv_heads", "gpt2"}},
+        {"steps = 1000000000000\nglobal_batch = 2147483647", 1, {"steps", "2147483647 sequences", "1024", "2.2e+24"}},
+        {"micro_batch = 1048576\n[model]\nseq_len = 2048", 1, {"micro_batch", "1048576", "2048", "2^31 - 1"}},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        options_t options = with_train(cases[i].given);
+        expect_contradiction(&options, cases[i].world_size, cases[i].fragments);
+        ck_assert_int_eq(options.model.ffn_dim, 0); /* nothing is filled in on failure */
+    }
+}
+END_TEST
+
+START_TEST(options_that_contradict_the_file_or_the_ranks_are_refused)
+{
+    static const struct {
+        const char *text, *arguments[3];
+        int world_size;
+        const char *fragments[3];
+    } cases[] = {
+        {MINIMAL, {"--set", "model.heads=5"}, 1, {"[model] dim: 36 is not divisible by heads = 5"}},
+        {"[model]\ninit = x\n[data]\ntrain = a\n", {NULL}, 1, {"[model] layers is missing"}},
+        {MINIMAL, {"--resume"}, 1, {"--resume", "[checkpoint] dir is empty"}},
+        {MINIMAL, {"--force"}, 1, {"--force", "without --resume"}},
+        {MINIMAL, {"--hosts", "2"}, 2, {"--hosts: this is for --plan"}},
+        {MINIMAL, {"--plan", "--hosts=2"}, 3, {"--hosts 2: the 3 ranks cannot be equally many on each host"}},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        options_t options = must_parse(cases[i].text, cases[i].arguments);
+        expect_contradiction(&options, cases[i].world_size, cases[i].fragments);
+    }
+}
+END_TEST
+
+/* Each within its range; multiplied, more than 64 bits hold: activations, logits, matrices, scores. */
+START_TEST(sizes_beyond_any_memory_are_refused)
+{
+    static const struct {
+        int64_t micro_batch, seq_len, layers, dim, heads, ffn_dim, vocab_size;
+    } cases[] = {{127, 1 << 24, 10000, 1 << 20, 16, 1, 1},
+                 {127, 1 << 24, 1, 1, 1, 1 << 24, 1},
+                 {127, 1 << 24, 1, 1, 1, 1, INT32_MAX},
+                 {127, 1 << 24, 1, 1 << 16, 1 << 16, 1, 1}};
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        options_t options = must_parse(MINIMAL, NULL);
+        options.train.micro_batch = cases[i].micro_batch;
+        options.model.seq_len = cases[i].seq_len;
+        options.model.layers = cases[i].layers;
+        options.model.dim = cases[i].dim;
+        options.model.heads = cases[i].heads;
+        options.model.ffn_dim = cases[i].ffn_dim;
+        options.model.vocab_size = cases[i].vocab_size;
+        expect_contradiction(&options, 1, (const char *[]){"[model]", "[train] micro_batch", "bytes", NULL});
+    }
+}
+END_TEST
+
+START_TEST(sizes_and_rates_are_derived_by_architecture)
+{
+    options_t options = with_train("lr = 0.5");
+    ck_assert_int_eq(options_resolve(&options, 1), ZERO_OK);
+    ck_assert(options.model.kv_heads == 3 && options.model.ffn_dim == 144 && options.train.min_lr == 0.05);
+    ck_assert(options.model.vocab_size == 256 && options.model.seq_len == 1024);
+    options = with_train("min_lr = 0");
+    ck_assert_int_eq(options_resolve(&options, 1), ZERO_OK);
+    ck_assert(options.train.min_lr == 0);
+    options = must_parse(MINIMAL, NULL);
+    options.model.arch = ARCH_LLAMA; /* Llama 2 7B and 13B have these */
+    options.model.heads = 32, options.model.kv_heads = 8;
+    options.model.dim = 4096, options.model.ffn_dim = 0;
+    ck_assert_int_eq(options_resolve(&options, 1), ZERO_OK);
+    ck_assert_int_eq(options.model.ffn_dim, 11008);
+    options.model.dim = 5120, options.model.ffn_dim = 0;
+    ck_assert_int_eq(options_resolve(&options, 1), ZERO_OK);
+    ck_assert_int_eq(options.model.ffn_dim, 13824);
+    options.model.heads = options.model.kv_heads = 1, options.model.dim = 37, options.model.head_dim = 0;
+    expect_contradiction(&options, 1, (const char *[]){"37", "odd", "llama", NULL});
+}
+END_TEST
+
+START_TEST(heads_and_scaled_positions_must_fit)
+{
+    options_t options = must_parse(MINIMAL, NULL);
+    options.model.head_dim = 10; /* of GPT-2, whose heads are dim / heads */
+    expect_contradiction(&options, 1, (const char *[]){"[model] head_dim", "10", "leave it out", NULL});
+    options.model.head_dim = 0, options.model.dim = 3 * 65537;
+    expect_contradiction(&options, 1, (const char *[]){"[model] heads", "65537", "more than 65536", NULL});
+    options.model.head_dim = 10;
+    options.model.arch = ARCH_LLAMA;
+    options.model.dim = 37; /* no multiple of heads */
+    ck_assert_int_eq(options_resolve(&options, 1), ZERO_OK);
+    ck_assert_int_eq(options_head_dim(&options.model), 10);
+    ck_assert_double_eq(options.model.rope_factor, 1.0);
+    options.model.rope = ROPE_LLAMA3; /* the numbers of Llama 3.1 */
+    ck_assert_int_eq(options_resolve(&options, 1), ZERO_OK);
+    ck_assert(options.model.rope_factor == 8.0 && options.model.rope_low_freq == 1.0 &&
+              options.model.rope_high_freq == 4.0 && options.model.rope_original == 8192);
+    options.model.rope_low_freq = 4;
+    expect_contradiction(&options, 1,
+                         (const char *[]){"[model] init: low_freq_factor = 4", "high_freq_factor = 4", NULL});
+}
+END_TEST
+
+START_TEST(settings_that_the_device_lacks_are_refused)
+{
+    static const struct {
+        const char *setting;
+        zero_device_type_t device;
+        const char *says; /* NULL: accepted */
+    } cases[] = {{"zero.comm=nccl", ZERO_DEVICE_CPU, "[zero] comm = nccl: NCCL is for GPUs"},
+                 {"zero.comm=nccl", ZERO_DEVICE_CUDA, NULL},
+                 {"zero.comm=nccl", ZERO_DEVICE_CUDA_SHARED, NULL}, /* if each rank has a GPU */
+                 {"zero.comm=mpi", ZERO_DEVICE_CPU, NULL},
+                 {"zero.offload=optimizer", ZERO_DEVICE_CUDA, NULL},
+                 {"zero.offload=optimizer", ZERO_DEVICE_CPU, NULL},
+                 {"zero.offload=all", ZERO_DEVICE_CUDA, NULL},
+                 {"zero.offload=all", ZERO_DEVICE_CPU, NULL},
+                 {"zero.reduction=nccl", ZERO_DEVICE_CUDA, NULL},
+                 {"zero.reduction=nccl", ZERO_DEVICE_CPU, NULL}};
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        options_t options = must_parse(MINIMAL, ARGUMENTS("--set", cases[i].setting));
+        options.device.type = cases[i].device;
+        capture_begin();
+        zero_status_t status = options_check_device(&options);
+        const char *said = capture_end();
+        ck_assert_int_eq(status, cases[i].says ? ZERO_ERROR_USAGE : ZERO_OK);
+        if (cases[i].says)
+            expect_line(said, (const char *[]){cases[i].says, NULL});
+        else
+            ck_assert_str_eq(said, "");
+    }
+    options_t options = must_parse(MINIMAL, ARGUMENTS("--stage", "0", "--set", "zero.offload=optimizer"));
+    options.device.type = ZERO_DEVICE_CUDA;
+    capture_begin();
+    ck_assert_int_eq(options_check_device(&options), ZERO_ERROR_USAGE);
+    expect_line(capture_end(), (const char *[]){"[zero] offload = optimizer", "stage 0", NULL});
+}
+END_TEST
+
+static Suite *suite(void)
+{
+    Suite *s = suite_create("options_resolve");
+    TCase *c = tcase_create("resolve");
+    tcase_add_checked_fixture(c, set_up, NULL);
+    tcase_set_timeout(c, 120);
+    tcase_add_test(c, settings_that_the_device_lacks_are_refused);
+    tcase_add_test(c, batches_are_derived);
+    tcase_add_test(c, contradictory_settings_are_refused);
+    tcase_add_test(c, options_that_contradict_the_file_or_the_ranks_are_refused);
+    tcase_add_test(c, sizes_beyond_any_memory_are_refused);
+    tcase_add_test(c, sizes_and_rates_are_derived_by_architecture);
+    tcase_add_test(c, heads_and_scaled_positions_must_fit);
+    suite_add_tcase(s, c);
+    return s;
+}
+
+int main(void)
+{
+    return support_main(suite());
+}
