@@ -7,6 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "tests/support/gpu_like_cpu.h"
 #include "tests/support/support.h"
 #include "tests/support/trainer.h"
 #include "train/planning/plan_report.h"
@@ -110,39 +111,6 @@ END_TEST
 #define SEQ_LEN 12
 #define GLOBAL_BATCH 6
 
-static zero_device_ops_t ops;
-
-static zero_status_t pin(zero_device_t *device, void *data, size_t n_bytes)
-{
-    (void)device, (void)data, (void)n_bytes;
-    return ZERO_OK;
-}
-
-static void unpin(zero_device_t *device, void *data)
-{
-    (void)device, (void)data;
-}
-
-static zero_status_t join_nobody(zero_device_t *device, zero_comm_t *host, bool adds, zero_comm_t **bulk)
-{
-    (void)device, (void)adds;
-    *bulk = host;
-    return ZERO_OK;
-}
-
-/* Makes the CPU a device that is planned as a GPU. */
-static zero_device_t *open_slot_device(zero_comm_t *comm)
-{
-    zero_device_t *device;
-    ck_assert_int_eq(zero_device_create(ZERO_DEVICE_CPU, comm, &device), ZERO_OK);
-    ops = *device->ops;
-    ops.join = join_nobody;
-    ops.host_pin = pin;
-    ops.host_unpin = unpin;
-    device->ops = &ops;
-    return device;
-}
-
 static options_t options_with(int arch, double share)
 {
     options_t o = trainer_options(N_LAYERS, 24, 3, 61, SEQ_LEN);
@@ -180,7 +148,7 @@ static void train(options_t *o, bool has_slots, char *text, size_t n_bytes, uint
     model_plan(&t.model, &user);
     config.user_pinned_bytes = user.pinned_bytes;
     if (has_slots)
-        t.device = open_slot_device(t.comm);
+        t.device = open_gpu_like_cpu(t.comm);
     else
         ck_assert_int_eq(zero_device_create(ZERO_DEVICE_CPU, t.comm, &t.device), ZERO_OK);
     ck_assert_int_eq(zero_engine_create(t.comm, t.device, t.model.declaration, &config, &t.engine), ZERO_OK);
