@@ -73,6 +73,33 @@ START_TEST(offloaded_parameters_reach_other_hosts)
 }
 END_TEST
 
+/* A checkpoint saved with parameters on the host is continued with fewer of them there, and that one with none: the
+ * text of the plain CPU. Optimizer state and frozen tensors come along. */
+START_TEST(checkpoints_do_not_depend_on_where_parameters_are)
+{
+    static const char *const runs[][3] = {
+        {"device=cpu", "device=cpu", "device=cpu"},
+        {"offload=100 params=100 update=device", "offload=60 params=40 update=host", "stage=1"}};
+    char *scratch = support_scratch(), *texts[2];
+    for (int i = 0; i < 2; i++) {
+        char settings[1024] = "";
+        for (int link = 0; link < 3; link++) {
+            size_t at = strlen(settings);
+            at += (size_t)snprintf(settings + at, sizeof settings - at, "%s%s frozen=1 dtype=%s steps=5 save=%s/%d",
+                                   link ? " / " : "", runs[i][link], _i == 0 ? "bf16" : "fp16", scratch, i);
+            if (link > 0)
+                snprintf(settings + at, sizeof settings - at, " load=%s/%d", scratch, i);
+        }
+        texts[i] = text_of(1 + 2 * _i, settings);
+        ck_assert_msg(texts[i] != NULL, "%s", settings);
+    }
+    ck_assert_str_eq(texts[1], texts[0]);
+    free(texts[0]);
+    free(texts[1]);
+    free(scratch);
+}
+END_TEST
+
 static const struct {
     async_fault_t fault;
     const char *settings;
@@ -197,6 +224,7 @@ static Suite *suite(void)
     tcase_add_loop_test(tcase, offloaded_parameters_change_no_bit_of_other_steps, 0, 6);
     tcase_add_test(tcase, auto_offloads_parameters_only_as_far_as_needed);
     tcase_add_loop_test(tcase, offloaded_parameters_reach_other_hosts, 0, 2);
+    tcase_add_loop_test(tcase, checkpoints_do_not_depend_on_where_parameters_are, 0, 2);
     tcase_add_loop_test(tcase, a_missing_wait_is_found, 0, N_FAULTS);
     tcase_add_loop_test(tcase, the_plan_counts_parameters_where_they_are, 0, 3);
     tcase_add_test(tcase, what_cannot_be_is_refused_by_name);
