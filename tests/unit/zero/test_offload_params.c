@@ -20,7 +20,7 @@ START_TEST(offloaded_parameters_change_no_bit)
                                            "offload=100 params=100 update=device overlap=0",
                                            "offload=100 params=70 pins=0 buffer=0 slow_gathers=8",
                                            NULL};
-    if (_i >= 3 && support_is_left_to_plain_build())
+    if (_i % 2 == 1 && support_is_left_to_plain_build())
         return;
     expect_plain_text(1 + _i, settings_of[_i % N_SETTINGS], variants);
 }
@@ -34,6 +34,8 @@ START_TEST(offloaded_frozen_parameters_change_no_bit)
                                            "offload=100 params=100 update=device prefetch=0", NULL};
     static const char *const models[] = {"frozen=1 steps=8", "whole=52 steps=8 asks=1",
                                          "whole=64 untied=1 unshard=0 lookup=1 steps=8"};
+    if (_i > 0 && support_is_left_to_plain_build())
+        return;
     expect_plain_text(1 + _i, models[_i], variants);
 }
 END_TEST
@@ -50,7 +52,7 @@ START_TEST(offloaded_parameters_change_no_bit_of_other_steps)
                                         "asks=1 cancels=1 every=1",
                                         "hooks=1 micro_steps=2 every=1",
                                         "schedule=1 steps=14"};
-    if (_i % 2 == 1 && support_is_left_to_plain_build())
+    if (_i % 3 != 0 && support_is_left_to_plain_build())
         return;
     expect_plain_text(1 + _i % 3, steps[_i], variants);
 }
