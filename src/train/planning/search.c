@@ -8,7 +8,7 @@
 
 /* ---- bytes of activations ---- */
 
-/* For every number of blocks of each kind: a line or a plane through its corners, since blocks of a kind keep_faster as
+/* For every number of blocks of each kind: a line or a plane through its corners, since blocks of a kind take as
  * much, and what blocks share depends only on which kinds there are. */
 typedef struct mix_bytes {
     int64_t layers;
@@ -54,7 +54,7 @@ static int64_t along(uint64_t from, uint64_t to, int64_t x, int64_t n)
     return n > 0 ? ((int64_t)to - (int64_t)from) / n * x : 0;
 }
 
-/* Returns what activations keep_faster. blocks: by recomputation. */
+/* Returns what activations take. blocks: by recomputation. */
 static uint64_t bytes_of_mix(const mix_bytes_t *m, const int64_t blocks[FIT_N_RECOMPUTES])
 {
     const int64_t L = m->layers;
