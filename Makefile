@@ -178,9 +178,9 @@ $(BUILD)/examples/%: examples/%.c include/zero.h $(BUILD)/libzero.a
 	$(call say,CC,$<) $(CC) -std=c17 $(WARNINGS) $(HARDEN_CFLAGS) $(CFLAGS) $(SANFLAGS) -fPIE $(PIE) -Iinclude \
 	    $(CPPFLAGS) -o $@ $< $(BUILD)/libzero.a $(ALL_LDFLAGS) $(LIB_LIBS)
 
-FP64_MODELS := $(addprefix $(BUILD)/tests/support/,fp64_model.o gpt2_fp64.o llama_fp64.o)
-TEST_COMMON := $(addprefix $(BUILD)/tests/support/,support.o allocations.o async_device.o) $(FP64_MODELS) \
-               $(patsubst %,$(BUILD)/tests/support/async/%.o,kernels messages transport)
+FP64_MODELS := $(addprefix $(BUILD)/tests/support/fp64/,fp64_model.o gpt2_fp64.o llama_fp64.o)
+TEST_COMMON := $(addprefix $(BUILD)/tests/support/,support.o allocations.o) $(FP64_MODELS) \
+               $(patsubst %,$(BUILD)/tests/support/async/%.o,async_device kernels messages transport)
 CHECK_LIBS = $(if $(filter 1,$(STATIC)),-l:libcheck_pic.a -l:libsubunit.a -lrt -lm,$(shell pkg-config --libs check))
 # Models in fp64, by which others are judged, would take most of the time of test_model and test_golden if they were
 # instrumented.

@@ -116,6 +116,7 @@ struct zero_comm {
     const zero_comm_ops_t *ops;
     zero_comm_kind_t kind; /* as asked for */
     int rank, size;
+    int first_rank; /* of a group (zero_comm_split): lines name its ranks from this one on, as the whole does; else 0 */
     int local_rank, local_size; /* of its ranks, those on this host */
     zero_host_t *hosts;         /* [size] where each rank is; NULL without MPI */
     /* Among the job's processes on this host, which share its GPUs, cores and memory. */
@@ -124,6 +125,7 @@ struct zero_comm {
     zero_comm_t *host;  /* of a transport between GPUs: its host communicator; else NULL */
     bool failed;        /* a collective failed: peers may be gone, so no collective may follow */
     bool uses_mpi;      /* is one of the communicators that keep MPI running */
+    const void *mpi;    /* an MPI_Comm of its ranks, which its messages use; NULL: there are no messages */
     bool is_world;      /* made by zero_comm_create, of all ranks of the job */
     int64_t timeout_ns; /* the longest that a collective waits for a peer */
     void *scratch;      /* of collectives.c: ZERO_COMM_SCRATCH_BYTES for each rank */
@@ -195,6 +197,10 @@ zero_status_t zero_comm_copy_engine_create(zero_comm_t *host, zero_comm_t **comm
 
 /* Returns the staging of an all_to_all over a transport that copies slices to this rank: the others need none. */
 size_t zero_comm_staging_bytes(int size, size_t n_bytes);
+
+/* Cuts a communicator into groups of n consecutive ranks; n divides its size. Each group gets one of its own, of the
+ * same kind. call: of zero.h, that makes it. [collective] */
+zero_status_t zero_comm_split(zero_comm_t *comm, int n, const char *call, zero_comm_t **group);
 
 /* Tells all ranks how rank 0 has fared: returns its status on every rank, where its error is the last one, too. */
 zero_status_t zero_comm_tell_status(zero_comm_t *comm, zero_status_t of_rank_0);

@@ -57,7 +57,7 @@ void zero_comm_enter(zero_comm_t *comm, const zero_call_t *call, bool covers)
     zero_comm_t *host = comm->host ? comm->host : comm;
     host->call = *call;
     host->call_covers = covers;
-    zero_log_set_rank(host->rank);
+    zero_log_set_rank(host->first_rank + host->rank);
 }
 
 zero_status_t zero_comm_leave(zero_comm_t *comm, zero_status_t status)

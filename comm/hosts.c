@@ -66,6 +66,6 @@ void zero_hosts_list_rank(const zero_comm_t *comm, int rank, char *text, size_t 
     size_t length = strlen(text);
     if (length + ZERO_HOST_NAME_BYTES + 24 > n_bytes)
         return;
-    snprintf(text + length, n_bytes - length, "%s%d%s%s", length > 0 ? ", " : "", rank, named ? " on " : "",
-             named ? comm->hosts[rank].name : "");
+    snprintf(text + length, n_bytes - length, "%s%d%s%s", length > 0 ? ", " : "", comm->first_rank + rank,
+             named ? " on " : "", named ? comm->hosts[rank].name : "");
 }

@@ -48,8 +48,8 @@ module zero
         integer(c_int) :: init = ZERO_INIT_ZEROS
         real(c_float) :: init_std = 0.0
         logical(c_bool) :: decay = .false., packed = .false., fp8 = .false., frozen = .false.
-        logical(c_bool) :: hidden_matrix = .false.
-        integer(c_int8_t) :: reserved(35) = 0
+        logical(c_bool) :: hidden_matrix = .false., not_saved = .false., frozen_fp8 = .false.
+        integer(c_int8_t) :: reserved(33) = 0
     end type
 
     type, bind(c) :: zero_config_t ! zero_config_default has the defaults
@@ -78,6 +78,7 @@ module zero
         integer(c_int8_t) :: unused(2)
         real(c_float) :: offload_params
         integer(c_size_t) :: user_pinned_bytes
+        integer(c_int) :: update, gradients
         integer(c_int8_t) :: reserved(8)
     end type
 
@@ -85,6 +86,16 @@ module zero
         type(c_ptr) :: data
         integer(c_int) :: dtype
         logical(c_bool) :: accumulate
+    end type
+
+    type, bind(c) :: zero_fp8_scales_t
+        real(c_float) :: inverse, scale
+        integer(c_int32_t) :: absmax, unused
+    end type
+
+    ! data: bytes in E4M3; scales: of type zero_fp8_scales_t
+    type, bind(c) :: zero_fp8_param_t
+        type(c_ptr) :: data, scales
     end type
 
     type, bind(c) :: zero_step_result_t
@@ -445,6 +456,13 @@ module zero
             type(c_ptr), value :: engine
             integer(c_int), value :: tensor
             type(c_ptr) :: param
+        end function
+
+        function zero_param_fp8(engine, tensor) bind(c) result(param)
+            import :: c_int, c_ptr, zero_fp8_param_t
+            type(c_ptr), value :: engine
+            integer(c_int), value :: tensor
+            type(zero_fp8_param_t) :: param
         end function
 
         function zero_grad(engine, tensor) bind(c) result(grad)

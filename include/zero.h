@@ -231,13 +231,21 @@ typedef struct zero_tensor_desc {
     bool fp8;
     /* Not trained. Only its weight is kept, rounded to the configured dtype: no gradient (zero_grad's data is NULL), no
      * optimizer state, nothing to send after an update. A run of packed tensors must agree in it. fp8 has no effect on
-     * it: it is gathered in the configured dtype. */
+     * it: it is gathered in the configured dtype, unless frozen_fp8. */
     bool frozen;
     /* The weight of a hidden linear layer, with two dimensions: ZERO_OPTIMIZER_MUON updates it as one matrix, and so
      * does an optimizer of your own with `whole`. Not an embedding, a head, or several layers' weights in one tensor.
      * Other optimizers ignore it. */
     bool hidden_matrix;
-    uint8_t reserved[35];
+    /* Frozen, and left out of checkpoints: the program gets it from elsewhere, such as the model that an adapter
+     * belongs to. See Checkpoints. */
+    bool not_saved;
+    /* Frozen, and held and gathered only in fp8 (E4M3): 1 byte an element, with one scale for the matrix
+     * (zero_param_fp8). A run of packed tensors is one such matrix, and they must agree in it. The configured dtype
+     * must be bf16; the matrix is rounded from it once all of the matrix is set. The number of elements must be
+     * even. */
+    bool frozen_fp8;
+    uint8_t reserved[33];
 } zero_tensor_desc_t;
 
 /* Creates an empty declaration. */
@@ -271,6 +279,12 @@ typedef enum zero_offload_update {
     ZERO_OFFLOAD_UPDATE_DEVICE, /* the GPU: state is copied in and out again, chunk by chunk */
     ZERO_OFFLOAD_UPDATE_HOST,   /* the CPU, in place: new parameters are then copied to the GPU */
 } zero_offload_update_t;
+
+/* When a unit's weights are updated. */
+typedef enum zero_update_time {
+    ZERO_UPDATE_IN_STEP,     /* in zero_step, when the norm of all gradients is known */
+    ZERO_UPDATE_IN_BACKWARD, /* in the last micro-step's backward pass, as soon as the unit's gradients are summed */
+} zero_update_time_t;
 
 /* What updates the weights: see Optimizers below for the formulas. A state array has 4 bytes per element, except
  * ZERO_OPTIMIZER_ADAMW8BIT's. */
@@ -313,7 +327,7 @@ typedef struct zero_config {
      * same bits at every stage and on any number of ranks. false: add micro-steps locally, in fp32, and reduce once per
      * step, for slow networks. */
     bool reduce_every_micro_step;
-    /* GPUs: NCCL sums the ranks' gradients, in dtype, and carries everything else. For clusters whose network reduces.
+    /* GPUs: NCCL sums the ranks' gradients, in dtype, and moves all other data too. For clusters whose network can sum.
      * Results then have NCCL's bits, which differ between stages and numbers of ranks. Without it, and always on the
      * CPU, gradients are summed in fp32 and in the order of micro-batches. */
     bool nccl_reduction;
@@ -324,7 +338,7 @@ typedef struct zero_config {
      * what they have updated. Takes parameter memory of 1/shard_group instead of 1/N. Below stage 3 it does nothing.
      * Not with nccl_reduction. */
     int shard_group;
-    /* bf16: parameters that are declared with fp8 travel and are resident in fp8, 1 byte an element (zero_param_fp8).
+    /* bf16: parameters that are declared with fp8 are gathered and resident in fp8, 1 byte an element (zero_param_fp8).
      * Each rank casts its own shard after every update, with the scale of the whole matrix. So the bytes are those of a
      * cast of the full bf16 parameter, and training has the same bits with and without it. Groups of shard_group
      * exchange and gather bytes, too. */
@@ -377,8 +391,8 @@ typedef struct zero_config {
     bool forward_only;
     uint8_t unused[2]; /* 0 */
     /* GPUs, stage 3: keeps the parameters of the last units, trained and frozen ones, in pinned host memory: at least
-     * this share (0..1) of all. They are copied to the GPU ahead of every use (`prefetch`): with one rank into the
-     * unsharded buffer; with several each copies its shard, and the ranks gather as usual. The bits stay the same.
+     * this share (0..1) of all. They are copied to the GPU ahead of every use (`prefetch`): by one rank into the
+     * unsharded buffer; of several ranks, each copies its shard, and then they gather as usual. The bits stay the same.
      * ZERO_OFFLOAD_AUTO takes the smallest share with which the plan fits. Unless forward_only, it needs `offload`, and
      * only units whose state is offloaded, too, are taken: state costs less to move. Not with gather_fp8 or groups of
      * shard_group. Ignored on the CPU. */
@@ -386,6 +400,20 @@ typedef struct zero_config {
     /* Bytes of pinned host memory that zero_stash_create will ask for in all: the host must have room for them in
      * addition to offload's, within offload_ram. Ignored on the CPU. */
     size_t user_pinned_bytes;
+    /* ZERO_UPDATE_IN_BACKWARD (LOMO, Lv et al. 2023, arXiv:2306.09782): if a step reduces once, reduced gradients are
+     * held for one unit only (three with several ranks). With more micro-steps all are held, but offloaded state still
+     * moves during backward. The bits are those of ZERO_UPDATE_IN_STEP without clipping. Call zero_set_lr before that
+     * backward pass. A gradient that is not finite ends training: its unit and those before it are unchanged, those
+     * after it have been updated, and zero_step_wait returns ZERO_ERROR_NONFINITE. After the first update zero_cancel
+     * fails, too. For both, set weights and moments (zero_set_state), or load a checkpoint into a new engine. Needs
+     * grad_clip 0 and stages 1-3. Not with fp16, Muon, own optimizers, hooks and ZERO_OFFLOAD_UPDATE_HOST. */
+    zero_update_time_t update;
+    /* What reduced gradients are rounded to, once, when they are summed over all ranks and micro-steps: ZERO_FP32, not
+     * at all, or ZERO_BF16, for dtype bf16. The bits stay equal at all stages and on any number of ranks, and norms are
+     * those of the rounded gradients. Where a step reduces once, they are held in 2 bytes instead of 4. (So they are
+     * with fp32, at no loss, on one rank with one micro-step, which uses them as backward has written them.) Not with
+     * Muon, own optimizers and hooks, and not at stage 0. */
+    zero_dtype_t gradients;
     uint8_t reserved[8];
 } zero_config_t;
 
@@ -395,10 +423,10 @@ typedef struct zero_config {
  * no parameters, 256 MiB of buffers, at most half of the host's memory); 512 MiB of staging; no check; no gather_fp8;
  * not forward_only.
  *
- * struct_size: the size of the struct at `config`, of which no more is written. C and C++ need only
- * zero_config_default; this is for bindings to other languages. A library reads a smaller struct, of an older header,
- * with the defaults of what is not in it. It reads a larger one if what it does not know in it is 0
- * (ZERO_ERROR_UNSUPPORTED otherwise). ZERO_ERROR_ARGUMENT if no header has a struct of that size. */
+ * struct_size: the size of the struct at `config`; nothing beyond it is written. C and C++ need only
+ * zero_config_default; this is for bindings to other languages. In a smaller struct, of an older header, the missing
+ * fields have their defaults. In a larger one, fields that the library does not know must be 0 (ZERO_ERROR_UNSUPPORTED
+ * otherwise). ZERO_ERROR_ARGUMENT if no header has a struct of that size. */
 ZERO_API zero_status_t zero_config_init(zero_config_t *config, size_t struct_size);
 /* Returns the defaults. */
 static inline zero_config_t zero_config_default(void)
@@ -410,9 +438,10 @@ static inline zero_config_t zero_config_default(void)
 }
 /* Sets one field by its name above, from text, as it comes from a command line or a file: "stage" to "3" ("zero.stage"
  * is the same), "dtype" to "bf16", "overlap" to "false", "optimizer" to a name of zero_optimizer_name. keep,
- * offload_ratio and offload_params take "auto", too, shard_group "host", offload_update "auto", "device" and "host".
- * Fields that point to functions of yours have no text. Another name, or a text that is no value of the field's type,
- * is ZERO_ERROR_ARGUMENT, and nothing has changed. Ranges are checked by zero_engine_create. */
+ * offload_ratio and offload_params also take "auto", and shard_group "host"; offload_update takes "auto", "device" or
+ * "host", update "step" or "backward". Fields that point to functions of yours cannot be set. An unknown name, or a
+ * text that is not a value of the field's type, is ZERO_ERROR_ARGUMENT, and nothing has changed. Ranges are checked by
+ * zero_engine_create. */
 ZERO_API zero_status_t zero_config_set(zero_config_t *config, const char *name, const char *value);
 
 /* ---- Engine --------------------------------------------------------------------------------------------------------
@@ -465,8 +494,8 @@ ZERO_API zero_status_t zero_grad_ready(zero_engine_t *engine, zero_unit_t unit, 
 /* Returns the tensor's full parameter in device memory: row-major, in the configured dtype, aligned to 128 bytes unless
  * the tensor is packed. NULL unless a unit that uses the tensor is acquired. The engine owns the memory. It is valid
  * until the unit is released, for work queued in the stream in which the unit was acquired. Ask again after every
- * acquire: the address may change. A tensor that is gathered in fp8 is an error, which is logged: zero_param_fp8 has
- * it. */
+ * acquire: the address may change. NULL, with a line in the log, for a tensor that is gathered in fp8: zero_param_fp8
+ * has it. */
 ZERO_API const void *zero_param(const zero_engine_t *engine, zero_tensor_t tensor);
 
 typedef struct zero_grad_buffer {
@@ -574,8 +603,8 @@ ZERO_API zero_status_t zero_comm_agree(zero_comm_t *comm, zero_status_t mine);
  * can, and MPI ends the rest. Returns only if MPI is not in use; then exit yourself.
  *
  * On a communicator of zero_comm_create_from it aborts that communicator alone. What else ends is up to MPI: the
- * standard asks for at least its ranks, and Open MPI ends the whole job. Made from NULL there is nothing to end: the
- * call returns. */
+ * standard asks for at least its ranks, and Open MPI ends the whole job. If it was made from NULL, there is nothing to
+ * end, and the call returns. */
 ZERO_API void zero_comm_abort(zero_comm_t *comm, int exit_code);
 
 /* ---- Ranks and their hosts -----------------------------------------------------------------------------------------
@@ -658,9 +687,9 @@ ZERO_API uint64_t zero_device_available(const zero_device_t *device);
  * as containers and Slurm set them. Page cache that the kernel can give back counts as free. UINT64_MAX in
  * *available_bytes: the kernel does not say. */
 ZERO_API void zero_host_memory(uint64_t *total_bytes, uint64_t *available_bytes);
-/* Returns what a plan may take of available bytes of a device. The rest stays free for what is created after it:
- * libraries, graphs, streams and events. nvidia-smi shows 0.6 GiB over the plan on an H200. A 64th, but at least 1 GiB,
- * and no more than an eighth. */
+/* Returns what a plan may take of available bytes of a device. The rest, a 64th, but at least 1 GiB and at most an
+ * eighth, stays free for what is created after it: libraries, graphs, streams and events. nvidia-smi shows 0.6 GiB over
+ * the plan on an H200. */
 ZERO_API uint64_t zero_bytes_to_plan(uint64_t available_bytes);
 /* Returns the host memory that each of a host's n_ranks ranks, with a GPU each, may use for offload (zero_memory_t's
  * pinned_bytes): together `share` (zero_config_t's offload_ram) of total_bytes, and no more than
@@ -735,7 +764,8 @@ typedef struct zero_fp8_param {
     const zero_fp8_scales_t *scales; /* in device memory: one array of all matrices, as declared */
 } zero_fp8_param_t;
 /* Returns the tensor's full parameter in fp8: element = value of its byte * scales->inverse. data is NULL unless a unit
- * that uses the tensor is acquired, and if it is not gathered in fp8 (zero_config_t's gather_fp8). */
+ * that uses the tensor is acquired, and if it is not gathered in fp8 (zero_config_t's gather_fp8, or frozen_fp8). The
+ * array of scales is one of all trained matrices, or of all frozen ones. */
 ZERO_API zero_fp8_param_t zero_param_fp8(const zero_engine_t *engine, zero_tensor_t tensor);
 
 /* Returns the address of one float in device memory: multiply the loss's gradient by it. The engine divides it out
@@ -747,6 +777,11 @@ ZERO_API const float *zero_loss_scale(const zero_engine_t *engine);
  * reduction a step, and a larger number is ZERO_ERROR_USAGE. Call it between steps; results may be pending. Numbers
  * that differ over ranks are ZERO_ERROR_MISMATCH. [collective] */
 ZERO_API zero_status_t zero_set_micro_steps(zero_engine_t *engine, int micro_steps);
+
+/* Sets the learning rate of the step at hand: for ZERO_UPDATE_IN_BACKWARD, after the previous zero_step and before the
+ * backward pass of the last micro-step. zero_step must then get the same. ZERO_ERROR_ARGUMENT if lr is not finite;
+ * ZERO_ERROR_USAGE with ZERO_UPDATE_IN_STEP, where zero_step alone sets it. */
+ZERO_API zero_status_t zero_set_lr(zero_engine_t *engine, float lr);
 
 /* Abandons the current step, in a pass or between its passes: after a bad batch, an exception, a refused gradient. The
  * engine is then as the previous zero_step left it, and the next zero_begin begins the step again, with the same
@@ -908,13 +943,13 @@ typedef struct zero_reduced {
 /* Functions of yours that are called at two places of a step, for all trained tensors, run by run; each may be NULL.
  * They queue their work in the stream that they get (on the CPU it is NULL, and they do it at once), and libzero
  * continues after it in that stream. Of libzero they may call only zero_device_copy. They are called from within calls
- * of the engine, on the same thread. If one returns a status other than ZERO_OK, so does that call. If it is reduced,
- * the step cannot be taken: the call has still done what other ranks wait for (a zero_grad_ready has ended its unit,
- * and the unit before it in forward order is next), so continue the pass (its gradients no longer matter). zero_step
- * then returns that status here and ZERO_ERROR_PEER on the other ranks, and zero_cancel abandons the step. If it is
- * `updated`, some weights have changed and others not: see zero_step. How tensors are cut into runs depends on the
- * stage and the number of ranks. The bits do not, if each element is changed by values of that element only, such as
- * noise from a generator keyed by tensor, element and step. A function that changes nothing changes no bit. */
+ * of the engine, on the same thread, and if one returns a status other than ZERO_OK, so does that call. After a failure
+ * of `reduced` the step cannot be taken. The call has still done what other ranks wait for (a zero_grad_ready has ended
+ * its unit), so continue the pass with the next unit; its gradients no longer matter. zero_step then returns that
+ * status here and ZERO_ERROR_PEER on the other ranks, and zero_cancel abandons the step. After a failure of `updated`
+ * some weights have changed and others not: see zero_step. How tensors are cut into runs depends on the stage and the
+ * number of ranks. The bits do not, if each element is changed by values of that element only, such as noise from a
+ * generator keyed by tensor, element and step. A function that changes nothing changes no bit. */
 struct zero_hooks {
     /* Gets each reduced gradient, once per step, before norm and clipping: for noise, compression, logging. Each
      * element is seen by one rank, at every stage. Called in the last micro-step's backward, some units after
@@ -935,9 +970,12 @@ struct zero_hooks {
  */
 
 /* Loads weights from a directory in Hugging Face's layout: model.safetensors, or model.safetensors.index.json and the
- * files that it names. Tensors must have the declared names and shapes, and dtype F32, BF16 or F16; a leading
- * "transformer." or "model." in a name, here or there, is ignored. Each rank reads only what it owns. Moments and
- * AdamW's step count become zero. Call it between steps, with all results read.
+ * files that it names, or an adapter's adapter_model.safetensors. Tensors must have the declared names and shapes, and
+ * dtype F32, BF16 or F16; a leading "transformer." or "model." in a name, here or there, is ignored. Each rank reads
+ * only what it owns. Moments and AdamW's step count become zero. Call it between steps, with all results read.
+ *
+ * A model with tensors that are declared with not_saved gets these, and the others keep their weights: initialize them
+ * before, or load them by zero_load_weights_partial.
  *
  * A "lm_head.weight" that is not declared must equal the token embedding ("wte.weight" or "embed_tokens.weight"), which
  * the model uses in its place: otherwise returns ZERO_ERROR_FORMAT.
@@ -952,9 +990,9 @@ typedef struct zero_partial {
     int n_ignored; /* found and not declared */
     int reserved[5];
 } zero_partial_t;
-/* As zero_load_weights, for a model that has something else than the directory, such as adapters or a new head: tensors
- * that are not there keep their weights, so initialize them before. A tensor that is there must have the declared
- * shape, and one at least must be: ZERO_ERROR_FORMAT otherwise, and nothing has changed. [collective] */
+/* As zero_load_weights, for a model of which the directory lacks tensors, such as adapters or a new head: these keep
+ * their weights, so initialize them before. At least one declared tensor must be there, and those that are must have
+ * the declared shapes: ZERO_ERROR_FORMAT otherwise, and nothing has changed. [collective] */
 ZERO_API zero_status_t zero_load_weights_partial(zero_engine_t *engine, const char *directory, zero_partial_t *partial);
 
 /* The fp32 arrays of a tensor. */
@@ -969,12 +1007,12 @@ typedef enum zero_array {
 #define ZERO_ALL_RANKS (-1) /* root: every rank */
 
 /* Reads one array of one tensor whole, in row-major order, to host memory: `data` has room for its elements on rank
- * `root`, or on every rank with ZERO_ALL_RANKS; elsewhere it may be NULL. At every stage and on any number of ranks the
- * same bits. Waits for the device; meant for tests, logs and tools, not for every step.
+ * `root`, or on every rank with ZERO_ALL_RANKS; elsewhere it may be NULL. The bits are the same at every stage and on
+ * any number of ranks. Waits for the device; meant for tests, logs and tools, not for every step.
  *
- * Call it between steps; a gradient behind the last pass of a step, before zero_step, and not of a tensor whose state
- * is offloaded (ZERO_ERROR_UNSUPPORTED). A frozen tensor has a weight alone: anything else is ZERO_ERROR_ARGUMENT. All
- * ranks give the same tensor, array and root: ZERO_ERROR_MISMATCH otherwise. [collective] */
+ * Call it between steps; for a gradient after the last pass of a step and before zero_step, and not of a tensor whose
+ * state is offloaded (ZERO_ERROR_UNSUPPORTED). A frozen tensor has a weight alone: anything else is
+ * ZERO_ERROR_ARGUMENT. All ranks give the same tensor, array and root: ZERO_ERROR_MISMATCH otherwise. [collective] */
 ZERO_API zero_status_t zero_get_tensor(zero_engine_t *engine, zero_tensor_t tensor, zero_array_t array, int root,
                                        float *data);
 /* Writes one array of one tensor whole, from host memory of rank `root`; with ZERO_ALL_RANKS from every rank's, which
@@ -983,7 +1021,8 @@ ZERO_API zero_status_t zero_get_tensor(zero_engine_t *engine, zero_tensor_t tens
  * not, and nothing has changed. Gradients cannot be set. With a root every rank needs host memory for the tensor during
  * the call.
  *
- * Call it between steps. All ranks give the same tensor, array and root. [collective] */
+ * Call it between steps. All ranks give the same tensor, array and root. A frozen tensor that is held in fp8 is
+ * ZERO_ERROR_UNSUPPORTED: zero_set_state and zero_load_weights set all of its matrix. [collective] */
 ZERO_API zero_status_t zero_set_tensor(zero_engine_t *engine, zero_tensor_t tensor, zero_array_t array, int root,
                                        const float *data);
 
@@ -1086,9 +1125,9 @@ typedef struct zero_traffic {
  * and less than 1 KiB a rank in addition. Gradients of offloaded units that find idle activations do not leave the GPU,
  * and are then fewer to_gpu_bytes and to_host_bytes than planned. For groups see docs/design.md. What ranks gather from
  * another host crosses the network once: each of a host's l ranks receives one l-th of it, and gets the rest from the
- * others. Not so on the CPU if kind is ZERO_COMM_MPI, nor between GPUs if hosts have unequal parts of the gather, or
- * kind is ZERO_COMM_NCCL: then NCCL passes what all ranks gather around rings, and every slice but one enters each
- * host, even those that its own ranks hold. */
+ * others. This does not hold on the CPU if kind is ZERO_COMM_MPI, nor between GPUs if hosts have unequal parts of the
+ * gather or kind is ZERO_COMM_NCCL. NCCL then passes what all ranks gather around rings, and every slice but one enters
+ * each host, even those that its own ranks hold. */
 ZERO_API zero_status_t zero_plan_traffic(const zero_model_t *model, const zero_config_t *config,
                                          zero_device_type_t device, zero_comm_kind_t kind, int world_size,
                                          const int *hosts, zero_traffic_t *traffic);
@@ -1139,8 +1178,8 @@ ZERO_API zero_status_t zero_alloc_activations(zero_engine_t *engine, zero_unit_t
 
 /* A stash: buffers that wait in host memory from a forward pass to its backward pass, such as the inputs of layers that
  * recompute their activations. On GPUs they take turns in n_slots pieces of device memory, buffer i always in the same
- * one. It leaves for pinned host memory behind forward and comes back ahead of its use in backward, through copy
- * engines. The last n_slots buffers stay where they are. In each micro-step, with n buffers:
+ * one. Its content is copied to pinned host memory once forward has written it, and back ahead of its use in backward,
+ * by copy engines. The last n_slots buffers stay where they are. In each micro-step, with n buffers:
  *
  *     for i = 0 .. n - 1:                                 forward
  *         zero_stash_begin_write(stash, i, stream);       ... compute that writes zero_stash_buffer(stash, i) ...
@@ -1149,9 +1188,10 @@ ZERO_API zero_status_t zero_alloc_activations(zero_engine_t *engine, zero_unit_t
  *         zero_stash_begin_read(stash, i, stream);        ... compute that reads it, and may write it ...
  *         zero_stash_end_read(stash, i, stream);
  *
- * Compute waits in the begin calls: until what the slot held has left, or until the buffer is back. Results tell for
- * how long (exposed_host_ms). With n_slots = 3, a copy has as long as it takes to compute two buffers. The copies run
- * in streams of their own, behind what they copy in `stream`. Use one stream for all calls.
+ * Compute waits in the begin calls: until the slot's earlier content has been copied out, or until the buffer is back.
+ * Results say for how long (exposed_host_ms). With n_slots = 3, a copy has as long as it takes to compute two buffers.
+ * The copies run in streams of their own, after the work in `stream` that writes what they copy. Use one stream for all
+ * calls.
  *
  * A pass may end anywhere, cancelled for example: write 0 begins the next one. A pass without backward, as in
  * evaluation, may use the slots without any of these calls if the pass before made all of them or was cancelled. On the
@@ -1170,12 +1210,56 @@ ZERO_API zero_status_t zero_stash_plan(zero_device_type_t device, int n_buffers,
                                        zero_memory_t *memory);
 /* Returns the address of a buffer's slot in device memory: always the same. NULL if there is no such buffer. */
 ZERO_API void *zero_stash_buffer(const zero_stash_t *stash, int buffer);
-/* Each returns ZERO_ERROR_ORDER, and says which call comes now, if it is not this one's turn. Behind its read a
- * buffer's content is undefined. */
+/* Each returns ZERO_ERROR_ORDER, and says which call comes now, if it is not this one's turn. After its read a buffer's
+ * content is undefined. */
 ZERO_API zero_status_t zero_stash_begin_write(zero_stash_t *stash, int buffer, zero_stream_t stream);
 ZERO_API zero_status_t zero_stash_end_write(zero_stash_t *stash, int buffer, zero_stream_t stream);
 ZERO_API zero_status_t zero_stash_begin_read(zero_stash_t *stash, int buffer, zero_stream_t stream);
 ZERO_API zero_status_t zero_stash_end_read(zero_stash_t *stash, int buffer, zero_stream_t stream);
+
+/* ---- An all-to-all of your own -------------------------------------------------------------------------------------
+ *
+ * For data of yours that ranks exchange within a pass: heads and positions of a sequence that several ranks share
+ * (Jacobs et al. 2023, arXiv:2309.14509), tokens and experts. examples/attention.c trains a layer that way.
+ *
+ *     void *slices[4]; const void *received[4];
+ *     zero_all_to_all_create(engine, 4, slice_bytes, &exchange);  groups of 4 consecutive ranks; before the first pass
+ *     for each exchange:
+ *         zero_all_to_all_slices(exchange, slices);               ... compute that writes n_bytes at each slices[i] ...
+ *         zero_all_to_all(exchange, n_bytes, received, stream);   ... compute that reads n_bytes at each received[i]
+ * ...
+ *
+ * slices[i] is what this rank sends to the i-th rank of its group, received[i] what that rank has sent here; i counts
+ * from the group's first rank. Both are device memory, aligned to 256 bytes, and belong to the engine. A rank's own
+ * slice is not copied.
+ *
+ * Two sets of slices take turns, so that a rank may write the next one while others still read the last:
+ *
+ *     this rank's stream | write set 0 | exchange, read | write set 1 | exchange, read | write set 0 ...
+ *     the others read                  | set 0 ...................... | set 1 ...
+ *
+ * What must hold: the slices of zero_all_to_all_slices may be written until the next zero_all_to_all, and received
+ * slices may be read until then, both in `stream` order. Use one stream for all calls. The transport is
+ * zero_engine_transport's: copy engines between GPUs of one host, which leave the SMs to compute. The stream waits for
+ * the group's slowest rank; results count that in exposed_comm_ms. A call cannot be captured in a CUDA graph. */
+typedef struct zero_all_to_all_exchange zero_all_to_all_t; /* not the function's name, which C++ would hide */
+
+/* Allocates what exchanges of up to slice_bytes from rank to rank take. group: how many consecutive ranks make one, a
+ * divisor of the world size; 1: nothing is moved. The memory counts as ZERO_MEMORY_COMMUNICATION, and must be in
+ * zero_config_t's user_bytes for the plan to count it. The engine owns the exchange and frees it when it is destroyed.
+ * Only before the first zero_begin, with the same numbers on every rank (ZERO_ERROR_MISMATCH). [collective] */
+ZERO_API zero_status_t zero_all_to_all_create(zero_engine_t *engine, int group, size_t slice_bytes,
+                                              zero_all_to_all_t **all_to_all);
+/* Adds to *memory the most that this takes: among several hosts, a group that is within one host takes less. device and
+ * kind are zero_plan's. */
+ZERO_API zero_status_t zero_all_to_all_plan(zero_device_type_t device, zero_comm_kind_t kind, int group,
+                                            size_t slice_bytes, zero_memory_t *memory);
+/* Sets slices[i], for each rank of the group, to where the next exchange reads what is for that rank. */
+ZERO_API zero_status_t zero_all_to_all_slices(const zero_all_to_all_t *all_to_all, void **slices);
+/* Exchanges the first n_bytes of each slice, and sets received[i] for each rank of the group. Every rank of the engine
+ * makes the call, in all groups with the same n_bytes, at most slice_bytes; it may be inside a pass. [collective] */
+ZERO_API zero_status_t zero_all_to_all(zero_all_to_all_t *all_to_all, size_t n_bytes, const void **received,
+                                       zero_stream_t stream);
 
 /* Returns what the engine holds now, by its own counters. */
 ZERO_API zero_memory_t zero_engine_memory(const zero_engine_t *engine);
@@ -1213,6 +1297,10 @@ ZERO_API const char *zero_engine_transport(const zero_engine_t *engine);
  * The position of a number in these files depends neither on the stage nor on the world size. So any number of ranks,
  * at any stage and in any dtype, resumes from a checkpoint, with the same master weights and moments to the bit. All
  * ranks must see the same directory.
+ *
+ * Of tensors that are declared with not_saved there is nothing. Then the weights of all others are in one file,
+ * adapter_model.safetensors, where PEFT looks for an adapter, and there is no index. zero_load leaves tensors that are
+ * not saved as they are.
  *
  * You may keep other things next to checkpoints. libzero removes a directory only if it is empty, has libzero's
  * manifest, or has the marker of a checkpoint that is being written. If something else has the name of the step to be
@@ -1369,7 +1457,8 @@ ZERO_API const char *zero_phase_name(zero_phase_t phase); /* such as "forward" *
     X(REDUCE, "reduce", "slices of gradients that have not come, or that do not overlap compute")                      \
     X(READERS, "readers", "peers that still read the buffer that is to be written")                                    \
     X(RANKS, "ranks", "the slowest rank, where all ranks meet: at the norm, and when new parameters are ready")        \
-    X(OFFLOAD, "offload", "copies and updates of what is in host memory")
+    X(OFFLOAD, "offload", "copies and updates of what is in host memory")                                              \
+    X(EXCHANGE, "exchange", "slices of an all-to-all of yours")
 
 typedef enum zero_wait {
 #define ZERO_WAIT_ENUM(name, text, what) ZERO_WAIT_##name,

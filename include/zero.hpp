@@ -430,6 +430,10 @@ class engine
     {
         return static_cast<const T *>(zero_param(get(), tensor));
     }
+    zero_fp8_param_t param_fp8(zero_tensor_t tensor) const noexcept
+    {
+        return zero_param_fp8(get(), tensor);
+    }
     zero_grad_t grad(zero_tensor_t tensor) const noexcept
     {
         return zero_grad(get(), tensor);

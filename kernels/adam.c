@@ -29,7 +29,8 @@ ZERO_INLINED void update_run(zero_dtype_t form, const row_t *row, size_t begin, 
     char *param = (char *)row->part.param + begin * zero_param_bytes(form);
     char *master_lo = (char *)row->part.master_lo + begin * zero_master_lo_bytes(form);
     float *m = row->m + begin, *v = row->v + begin;
-    const float *grad = row->part.grad + begin;
+    float room[RUN + AHEAD];
+    const float *grad = zero_grads_of(&row->part, begin, n, room);
 #pragma omp simd
     for (size_t i = 0; i < n; ++i) {
         float w = zero_read_master(form, param, master_lo, i), new_m = m[i], new_v = v[i];
@@ -52,7 +53,7 @@ ZERO_INLINED void update_part(zero_dtype_t form, const zero_adam_t *args, const 
     const row_t row = {*part, args->m + part->state, args->v + part->v, -(part->scalars.lr * part->decay)};
     size_t begin = 0;
     for (; begin + AHEAD + RUN <= row.part.n_elems; begin += RUN) {
-        prefetch_run(row.part.grad, sizeof(float), begin + AHEAD);
+        prefetch_run(row.part.grad, zero_param_bytes(row.part.grad_dtype), begin + AHEAD);
         prefetch_run(row.m, sizeof(float), begin + AHEAD);
         prefetch_run(row.v, sizeof(float), begin + AHEAD);
         prefetch_run(row.part.param, zero_param_bytes(form), begin + AHEAD);

@@ -75,10 +75,10 @@ ZERO_INLINED void update_block(zero_dtype_t form, const zero_adam_t *args, const
     const size_t n = part->n_elems - first < BLOCK ? part->n_elems - first : BLOCK;
     const size_t at = (part->state + first) / BLOCK;
     zero_block8_t *m_block = (zero_block8_t *)(void *)args->m + at, *v_block = (zero_block8_t *)(void *)args->v + at;
-    float weights[BLOCK] = {0}, grads[BLOCK] = {0}, m[BLOCK], v[BLOCK];
+    float weights[BLOCK] = {0}, grads[BLOCK] = {0}, m[BLOCK], v[BLOCK], room[BLOCK];
     for (size_t i = 0; i < n; ++i)
         weights[i] = zero_read_master(form, part->param, part->master_lo, first + i);
-    memcpy(grads, part->grad + first, n * sizeof *grads);
+    memcpy(grads, zero_grads_of(part, first, n, room), n * sizeof *grads);
     decode_block(m, m_block, true);
     decode_block(v, v_block, false);
 #pragma omp simd

@@ -22,7 +22,7 @@
      : (dtype) == ZERO_BF16 ? f(ZERO_BF16, __VA_ARGS__)                                                                \
                             : f(ZERO_FP16, __VA_ARGS__))
 
-/* Return the bytes of an element in each array. */
+/* Return the bytes of an element in each array. Gradients have those of parameters of their dtype. */
 
 ZERO_INLINED size_t zero_param_bytes(zero_dtype_t form)
 {
@@ -63,7 +63,8 @@ ZERO_INLINED void zero_write_master(zero_dtype_t form, void *param, void *master
 typedef struct zero_part {
     size_t n_elems;
     void *param, *master_lo; /* master_lo: not valid if the form has none */
-    const float *grad;
+    const void *grad;
+    zero_dtype_t grad_dtype;
     size_t state, v; /* elements: in the state arrays, and in v where that leaves gaps out */
     zero_adam_scalars_t scalars;
     float decay;
@@ -76,13 +77,26 @@ static zero_part_t zero_part_of(const zero_adam_t *args, const zero_adam_segment
     zero_part_t part = {.n_elems = n_elems,
                         .param = (char *)args->param + (segment->param + first) * zero_param_bytes(args->param_dtype),
                         .master_lo = (char *)args->master_lo + state * zero_master_lo_bytes(args->param_dtype),
-                        .grad = args->grad + segment->grad + first,
+                        .grad = (const char *)args->grad + (segment->grad + first) * zero_param_bytes(args->grad_dtype),
+                        .grad_dtype = args->grad_dtype,
                         .state = state,
                         .v = state - segment->v_gap,
                         .scalars = *args->scalars,
                         .decay = segment->decay};
     zero_take_tensor_scalars(args, segment, &part.scalars, &part.decay);
     return part;
+}
+
+/* Returns gradients [begin, begin + n) of a part as floats: where they are, or widened into `room`. */
+ZERO_INLINED const float *zero_grads_of(const zero_part_t *part, size_t begin, size_t n, float *restrict room)
+{
+    if (part->grad_dtype != ZERO_BF16)
+        return (const float *)part->grad + begin;
+    const uint16_t *restrict halves = (const uint16_t *)part->grad + begin;
+#pragma omp simd
+    for (size_t i = 0; i < n; ++i)
+        room[i] = zero_float_of_bf16(halves[i]);
+    return room;
 }
 
 /* Updates a part. */

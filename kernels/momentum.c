@@ -7,21 +7,29 @@
 
 /* Threads' shares are multiples of this: whole cache lines, if the arrays begin with one. */
 enum { RUN = 32 };
+/* Gradients that are widened at a time. */
+enum { GRADS = 1024 };
 
 typedef void (*element_fn)(const zero_adam_scalars_t *scalars, float decay, float grad, float *w, float *m);
 
 ZERO_INLINED void update_part(zero_dtype_t form, const zero_adam_t *args, const zero_part_t *part, element_fn element)
 {
     const zero_adam_scalars_t scalars = part->scalars;
-    const float decay = part->decay, *grad = part->grad;
-    void *param = part->param, *master_lo = part->master_lo;
-    float *m = args->m + part->state;
+    const float decay = part->decay;
+    float room[GRADS];
+    for (size_t begin = 0; begin < part->n_elems; begin += GRADS) {
+        const size_t n = part->n_elems - begin < GRADS ? part->n_elems - begin : GRADS;
+        const float *grad = zero_grads_of(part, begin, n, room);
+        char *param = (char *)part->param + begin * zero_param_bytes(form);
+        char *master_lo = (char *)part->master_lo + begin * zero_master_lo_bytes(form);
+        float *m = args->m + part->state + begin;
 #pragma omp simd
-    for (size_t i = 0; i < part->n_elems; ++i) {
-        float w = zero_read_master(form, param, master_lo, i), new_m = m[i];
-        element(&scalars, decay, grad[i], &w, &new_m);
-        zero_write_master(form, param, master_lo, i, w);
-        m[i] = new_m;
+        for (size_t i = 0; i < n; ++i) {
+            float w = zero_read_master(form, param, master_lo, i), new_m = m[i];
+            element(&scalars, decay, grad[i], &w, &new_m);
+            zero_write_master(form, param, master_lo, i, w);
+            m[i] = new_m;
+        }
     }
 }
 

@@ -91,14 +91,27 @@ static const struct {
     [ZERO_FP16] = {take_fp16, add_fp16},
 };
 
-/* Writes a row of sums to out, and leaves in `sums` what was written. */
-static void put_row(float *restrict out, float *restrict sums, size_t n)
+/* Writes a row of sums to elements [at, at + n) of out, and leaves in `sums` what was written. */
+static void put_row(const zero_sum_t *sum, size_t at, float *restrict sums, size_t n)
 {
+    uint16_t *restrict halves = sum->out_dtype == ZERO_BF16 ? (uint16_t *)sum->out + at : NULL;
 #pragma omp simd
-    for (size_t i = 0; i < n; ++i) {
+    for (size_t i = 0; i < n; ++i)
         sums[i] = zero_one_nan(sums[i]);
-        out[i] = sums[i];
+    if (halves != NULL) {
+#pragma omp simd
+        for (size_t i = 0; i < n; ++i) {
+            halves[i] = zero_bf16_of_float(sums[i]);
+            sums[i] = zero_float_of_bf16(halves[i]);
+        }
+        return;
     }
+    if (sum->is_rounded) {
+#pragma omp simd
+        for (size_t i = 0; i < n; ++i)
+            sums[i] = zero_float_of_bf16(zero_bf16_of_float(sums[i]));
+    }
+    memcpy((float *)sum->out + at, sums, n * sizeof *sums);
 }
 
 static size_t least(size_t a, size_t b)
@@ -106,29 +119,28 @@ static size_t least(size_t a, size_t b)
     return a < b ? a : b;
 }
 
-zero_status_t ZERO_ISA(zero_shard_sum_slices)(float *out, const void *const *slices, int n_slices, zero_dtype_t dtype,
-                                              size_t n_elems, bool accumulate, zero_norm_t *norm, zero_stream_t stream)
+zero_status_t ZERO_ISA(zero_shard_sum_slices)(const zero_sum_t *sum, zero_stream_t stream)
 {
     (void)stream;
-#pragma omp parallel for schedule(static) if (n_elems >= ZERO_SHARD_PARALLEL_MIN)
-    for (size_t begin = 0; begin < n_elems; begin += ZERO_SUM_CHUNK) {
-        const size_t end = least(begin + ZERO_SUM_CHUNK, n_elems);
+#pragma omp parallel for schedule(static) if (sum->n_elems >= ZERO_SHARD_PARALLEL_MIN)
+    for (size_t begin = 0; begin < sum->n_elems; begin += ZERO_SUM_CHUNK) {
+        const size_t end = least(begin + ZERO_SUM_CHUNK, sum->n_elems);
         zero_norm_t chunk_norm = {{0}};
         float sums[ROW];
         for (size_t at = begin; at < end; at += ROW) {
             const size_t n = least(ROW, end - at);
-            if (accumulate)
-                take_fp32(sums, out, at, n);
+            if (sum->accumulates)
+                take_fp32(sums, sum->out, at, n);
             else
-                slice_loops[dtype].take(sums, slices[0], at, n);
-            for (int r = accumulate ? 0 : 1; r < n_slices; ++r)
-                slice_loops[dtype].add(sums, slices[r], at, n);
-            put_row(out + at, sums, n);
-            if (norm != NULL)
+                slice_loops[sum->dtype].take(sums, sum->slices[0], at, n);
+            for (int r = sum->accumulates ? 0 : 1; r < sum->n_slices; ++r)
+                slice_loops[sum->dtype].add(sums, sum->slices[r], at, n);
+            put_row(sum, at, sums, n);
+            if (sum->norm != NULL)
                 add_row_to_norm(&chunk_norm, sums, n);
         }
-        if (norm != NULL)
-            add_norm(norm, &chunk_norm);
+        if (sum->norm != NULL)
+            add_norm(sum->norm, &chunk_norm);
     }
     return ZERO_OK;
 }
@@ -147,13 +159,22 @@ zero_status_t ZERO_ISA(zero_shard_decide_step)(const zero_step_rules_t *rules, f
     return ZERO_OK;
 }
 
+zero_status_t ZERO_ISA(zero_shard_decide_unit)(const zero_step_rules_t *rules, float lr, const uint64_t *nonfinite,
+                                               size_t stride, int n_ranks, uint32_t unit, zero_step_state_t *state,
+                                               zero_adam_scalars_t *scalars, zero_stream_t stream)
+{
+    (void)stream;
+    zero_unit_decide(rules, lr, nonfinite, stride, n_ranks, unit, state, scalars);
+    return ZERO_OK;
+}
+
 zero_status_t ZERO_ISA(zero_shard_tensor_scalars)(const zero_tensor_rules_t *rules, size_t n_tensors,
-                                                  const zero_step_state_t *state, const zero_adam_scalars_t *scalars,
-                                                  zero_tensor_scalars_t *by_tensor, zero_stream_t stream)
+                                                  const zero_adam_scalars_t *scalars, zero_tensor_scalars_t *by_tensor,
+                                                  zero_stream_t stream)
 {
     (void)stream;
     for (size_t t = 0; t < n_tensors; ++t)
-        zero_tensor_scalars_decide(&rules[t], state, scalars, &by_tensor[t]);
+        zero_tensor_scalars_decide(&rules[t], scalars, &by_tensor[t]);
     return ZERO_OK;
 }
 

@@ -34,6 +34,7 @@ typedef struct zero_adam_scalars {
     float lr, beta1, beta2, eps;
     float one_minus_beta1, one_minus_beta2; /* 1.0f - beta, rounded once */
     float inv_bias1, inv_sqrt_bias2;        /* 1/(1-beta1^t), 1/sqrt(1-beta2^t), computed in double, rounded once */
+    uint64_t adam_step;                     /* t */
     float grad_scale;                       /* clip coefficient / loss scale */
     uint32_t skip;                          /* if not 0, nothing is written */
 } zero_adam_scalars_t;
@@ -58,10 +59,11 @@ typedef struct zero_tensor_scalars {
  *     fp16: master_lo is w itself, as float; param is w rounded to nearest even. */
 typedef struct zero_adam {
     zero_dtype_t param_dtype;
-    void *param;       /* written; also read unless fp16 */
-    void *master_lo;   /* bf16: int16_t *; fp16: float *; fp32: NULL */
-    float *m, *v;      /* v: NULL for optimizers with one state array; adam8: arrays of zero_block8_t */
-    const float *grad; /* summed over ranks and micro-steps, still with the loss scale */
+    void *param;             /* written; also read unless fp16 */
+    void *master_lo;         /* bf16: int16_t *; fp16: float *; fp32: NULL */
+    float *m, *v;            /* v: NULL for optimizers with one state array; adam8: arrays of zero_block8_t */
+    const void *grad;        /* summed over ranks and micro-steps, still with the loss scale */
+    zero_dtype_t grad_dtype; /* fp32 or bf16 */
     /* In ascending order of state, without overlap. The segments, like the scalars, are device memory, which launchers
      * cannot read. So [state_begin, state_end) gives the range of the state arrays that they cover, gaps included (not
      * used on the CPU). */
@@ -227,6 +229,7 @@ typedef struct zero_step_state { /* carried from step to step */
     uint32_t good_steps;         /* in a row, since loss_scale last changed */
     uint32_t overflows;          /* since loss_scale last grew */
     uint32_t skipped_in_row;
+    uint32_t stopped_unit; /* update = backward: 1 + the unit whose gradient was the first that is not finite */
 } zero_step_state_t;
 
 typedef struct zero_step_outcome {
@@ -234,15 +237,34 @@ typedef struct zero_step_outcome {
     float loss, grad_norm;
     float loss_scale; /* that the step used */
     uint32_t skipped, skipped_in_row;
-    uint32_t notice;     /* the largest of all ranks */
-    uint32_t odd_rank;   /* the first rank that disagrees with rank 0; the step then changed nothing. 0: all agree */
-    uint32_t odd_lr;     /* they disagree on the learning rate, not on the calls */
-    uint32_t odd_groups; /* they disagree on the tensors' rules */
-    float lr, lr_of_odd; /* of rank 0 and of odd_rank */
+    uint32_t notice;       /* the largest of all ranks */
+    uint32_t odd_rank;     /* the first rank that disagrees with rank 0; the step then changed nothing. 0: all agree */
+    uint32_t odd_lr;       /* they disagree on the learning rate, not on the calls */
+    uint32_t odd_groups;   /* they disagree on the tensors' rules */
+    float lr, lr_of_odd;   /* of rank 0 and of odd_rank */
+    uint32_t stopped_unit; /* as in zero_step_state_t; not 0: the step's update was cut off */
 } zero_step_outcome_t;
 
 /* What one block of GPU threads, or one turn of a CPU thread, sums. Whoever cuts a sum into calls cuts at multiples. */
 #define ZERO_SUM_CHUNK 8192
+
+/* Slices that are added in order: out[i] = out[i] + slices[0][i] + slices[1][i] + ... in fp32, from left to right, or
+ * without the old out[i] if accumulates is false: then the sum starts from slices[0][i] itself (a -0 stays one). So
+ * sums that accumulate continue one running sum, however many slices each brings. out may be one of the slices if both
+ * have the same dtype and accumulates is false.
+ * norm: NULL, or to what the squares of the new out are added, in cells that begin at out; sums in several streams may
+ * add to one norm at once. */
+typedef struct zero_sum {
+    void *out;
+    zero_dtype_t out_dtype; /* fp32, or bf16: then the sum is rounded to nearest even, and nothing accumulates */
+    bool is_rounded;        /* fp32 that bf16 could hold: the bits of a sum to bf16 */
+    bool accumulates;
+    const void *const *slices; /* the array is host memory; on CUDA it has at most 256 entries */
+    int n_slices;
+    zero_dtype_t dtype; /* of the slices */
+    size_t n_elems;
+    zero_norm_t *norm;
+} zero_sum_t;
 
 /* A NaN in bf16 and fp16 and, twice, in fp32. It is quiet, so that copies and casts do not change it, and has a payload
  * that no arithmetic makes. */
@@ -294,15 +316,7 @@ typedef struct zero_shard_kernels {
     zero_status_t (*orthogonalizer_prepare)(zero_orthogonalizer_t *orthogonalizer, uint64_t rows, uint64_t cols);
     void (*orthogonalizer_destroy)(zero_orthogonalizer_t *orthogonalizer); /* NULL is allowed */
 
-    /* Adds slices in order: out[i] = out[i] + slices[0][i] + slices[1][i] + ... in fp32, from left to right, or without
-     * the old out[i] if accumulate is false: then the sum starts from slices[0][i] itself (a -0 stays one). So calls
-     * that accumulate continue one running sum, however many slices each brings. out may be one of the slices if dtype
-     * is fp32 and accumulate is false.
-     * norm: NULL, or to what the squares of the new out are added, in cells that begin at out; calls in several
-     * streams may add to one norm at once. The array `slices` itself is host memory. On CUDA it has at most 256
-     * entries. */
-    zero_status_t (*sum_slices)(float *out, const void *const *slices, int n_slices, zero_dtype_t dtype, size_t n_elems,
-                                bool accumulate, zero_norm_t *norm, zero_stream_t stream);
+    zero_status_t (*sum_slices)(const zero_sum_t *sum, zero_stream_t stream);
     /* Moves *norm to mine->norm: *norm is 0 afterwards, for the next step. Sets calls, groups and lr to those of
      * *agreed, which is host memory and is read before the call returns. The rest of *mine is unchanged. */
     zero_status_t (*contribute)(zero_norm_t *norm, const zero_agreed_t *agreed, zero_contribution_t *mine,
@@ -314,9 +328,15 @@ typedef struct zero_shard_kernels {
     zero_status_t (*decide_step)(const zero_step_rules_t *rules, float lr, const zero_contribution_t *contributions,
                                  int n_ranks, zero_step_state_t *state, zero_adam_scalars_t *scalars,
                                  zero_step_outcome_t *outcome, zero_stream_t stream);
-    /* Sets by_tensor[0 .. n_tensors) for the step that decide_step has decided: *scalars with the rules of each tensor,
-     * at the t of *state. All device memory. */
-    zero_status_t (*tensor_scalars)(const zero_tensor_rules_t *rules, size_t n_tensors, const zero_step_state_t *state,
+    /* Decides whether a unit is updated while backward goes on (zero_unit_decide): nonfinite[r * stride] is rank r's
+     * number of cells that are not finite, in all gradients of the step that it has reduced up to this unit. rules is
+     * host memory, the rest device memory. Comes before decide_step, which advances *state. */
+    zero_status_t (*decide_unit)(const zero_step_rules_t *rules, float lr, const uint64_t *nonfinite, size_t stride,
+                                 int n_ranks, uint32_t unit, zero_step_state_t *state, zero_adam_scalars_t *scalars,
+                                 zero_stream_t stream);
+    /* Sets by_tensor[0 .. n_tensors) for what decide_step or decide_unit has decided: *scalars with the rules of each
+     * tensor, at the same t. All device memory. */
+    zero_status_t (*tensor_scalars)(const zero_tensor_rules_t *rules, size_t n_tensors,
                                     const zero_adam_scalars_t *scalars, zero_tensor_scalars_t *by_tensor,
                                     zero_stream_t stream);
 

@@ -21,17 +21,19 @@ zero_status_t ZERO_ISA(zero_shard_muon_momentum)(const zero_muon_t *args, zero_s
 zero_status_t ZERO_ISA(zero_shard_muon_apply)(const zero_muon_t *args, zero_stream_t stream);
 zero_status_t ZERO_ISA(zero_shard_orthogonalize)(const zero_orthogonalize_t *matrices, int n_matrices,
                                                  zero_stream_t stream);
-zero_status_t ZERO_ISA(zero_shard_sum_slices)(float *out, const void *const *slices, int n_slices, zero_dtype_t dtype,
-                                              size_t n_elems, bool accumulate, zero_norm_t *norm, zero_stream_t stream);
+zero_status_t ZERO_ISA(zero_shard_sum_slices)(const zero_sum_t *sum, zero_stream_t stream);
 zero_status_t ZERO_ISA(zero_shard_contribute)(zero_norm_t *norm, const zero_agreed_t *agreed, zero_contribution_t *mine,
                                               zero_stream_t stream);
 zero_status_t ZERO_ISA(zero_shard_decide_step)(const zero_step_rules_t *rules, float lr,
                                                const zero_contribution_t *contributions, int n_ranks,
                                                zero_step_state_t *state, zero_adam_scalars_t *scalars,
                                                zero_step_outcome_t *outcome, zero_stream_t stream);
+zero_status_t ZERO_ISA(zero_shard_decide_unit)(const zero_step_rules_t *rules, float lr, const uint64_t *nonfinite,
+                                               size_t stride, int n_ranks, uint32_t unit, zero_step_state_t *state,
+                                               zero_adam_scalars_t *scalars, zero_stream_t stream);
 zero_status_t ZERO_ISA(zero_shard_tensor_scalars)(const zero_tensor_rules_t *rules, size_t n_tensors,
-                                                  const zero_step_state_t *state, const zero_adam_scalars_t *scalars,
-                                                  zero_tensor_scalars_t *by_tensor, zero_stream_t stream);
+                                                  const zero_adam_scalars_t *scalars, zero_tensor_scalars_t *by_tensor,
+                                                  zero_stream_t stream);
 zero_status_t ZERO_ISA(zero_shard_cast)(void *dst, zero_dtype_t dst_dtype, const void *src, zero_dtype_t src_dtype,
                                         size_t n_elems, zero_stream_t stream);
 zero_status_t ZERO_ISA(zero_shard_split_master)(void *param, void *master_lo, zero_dtype_t param_dtype,

@@ -20,6 +20,7 @@ const zero_shard_kernels_t ZERO_ISA(zero_shard_kernels) = {
     .sum_slices = ZERO_ISA(zero_shard_sum_slices),
     .contribute = ZERO_ISA(zero_shard_contribute),
     .decide_step = ZERO_ISA(zero_shard_decide_step),
+    .decide_unit = ZERO_ISA(zero_shard_decide_unit),
     .tensor_scalars = ZERO_ISA(zero_shard_tensor_scalars),
     .cast = ZERO_ISA(zero_shard_cast),
     .split_master = ZERO_ISA(zero_shard_split_master),

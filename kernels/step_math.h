@@ -80,6 +80,7 @@ ZERO_MATH double zero_power(double base, uint64_t n)
 ZERO_MATH void zero_adam_rates_decide(zero_adam_scalars_t *out, float lr, float beta1, float beta2, float eps,
                                       uint64_t adam_step)
 {
+    out->adam_step = adam_step;
     out->lr = lr;
     out->beta1 = beta1;
     out->beta2 = beta2;
@@ -101,12 +102,12 @@ ZERO_MATH void zero_adam_scalars_decide(zero_adam_scalars_t *out, float lr, floa
 }
 
 /* Fills *out for a tensor with rules of its own. With the configuration's they are the step's scalars, to the bit. */
-ZERO_MATH void zero_tensor_scalars_decide(const zero_tensor_rules_t *rules, const zero_step_state_t *state,
-                                          const zero_adam_scalars_t *scalars, zero_tensor_scalars_t *out)
+ZERO_MATH void zero_tensor_scalars_decide(const zero_tensor_rules_t *rules, const zero_adam_scalars_t *scalars,
+                                          zero_tensor_scalars_t *out)
 {
     out->scalars = *scalars;
     zero_adam_rates_decide(&out->scalars, scalars->lr * rules->lr_scale, rules->beta1, rules->beta2, rules->eps,
-                           state->adam_step);
+                           scalars->adam_step);
     out->decay = rules->decay;
 }
 
@@ -152,6 +153,21 @@ ZERO_MATH void zero_step_compare(const zero_contribution_t *contributions, int n
     }
 }
 
+/* Fills *scalars for the update of a unit whose gradient has been summed, though the step's norm is not known yet: so
+ * nothing is clipped. From the first gradient on that is not finite, this unit and all that follow are left alone. */
+ZERO_MATH void zero_unit_decide(const zero_step_rules_t *rules, float lr, const uint64_t *nonfinite, size_t stride,
+                                int n_ranks, uint32_t unit, zero_step_state_t *state, zero_adam_scalars_t *scalars)
+{
+    uint64_t n = 0;
+    for (int r = 0; r < n_ranks; r++)
+        n += nonfinite[(size_t)r * stride];
+    if (n != 0 && state->stopped_unit == 0)
+        state->stopped_unit = unit + 1;
+    zero_adam_rates_decide(scalars, lr, rules->beta1, rules->beta2, rules->eps, state->adam_step + 1);
+    scalars->grad_scale = 1.0f / state->loss_scale;
+    scalars->skip = state->stopped_unit != 0;
+}
+
 /* Decides the step: fills *scalars and *outcome, and advances *state unless the ranks disagree. */
 ZERO_MATH void zero_step_decide(const zero_step_rules_t *rules, float lr, const zero_contribution_t *contributions,
                                 int n_ranks, zero_step_state_t *state, zero_adam_scalars_t *scalars,
@@ -165,7 +181,7 @@ ZERO_MATH void zero_step_decide(const zero_step_rules_t *rules, float lr, const 
         total.notice = contributions[r].notice > total.notice ? contributions[r].notice : total.notice;
     }
     float grad_norm = (float)(sqrt(zero_norm_value(&total.norm)) / (double)state->loss_scale);
-    uint32_t skipped = !zero_is_finite(grad_norm);
+    uint32_t skipped = !zero_is_finite(grad_norm) || state->stopped_unit != 0;
     zero_adam_scalars_decide(scalars, lr, rules->beta1, rules->beta2, rules->eps, grad_norm, rules->grad_clip,
                              state->loss_scale, state->adam_step + 1);
     outcome->loss = (float)total.loss;
@@ -173,6 +189,7 @@ ZERO_MATH void zero_step_decide(const zero_step_rules_t *rules, float lr, const 
     outcome->loss_scale = state->loss_scale;
     outcome->skipped = skipped;
     outcome->notice = total.notice;
+    outcome->stopped_unit = state->stopped_unit;
     zero_step_compare(contributions, n_ranks, outcome);
     if (outcome->odd_rank != 0) {
         scalars->skip = 1;

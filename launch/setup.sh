@@ -21,8 +21,9 @@ slow_packages=(iproute2 procps util-linux python3 python3-venv)
 # What the part `slurm` needs: installed for it if the distribution has them.
 slurm_packages=(slurm-wlm munge)
 # Installed if the distribution has them: tests/lint checks the layout of the sources with this version of clang-format;
-# test_languages builds and runs Fortran and Python; tests/lint and test_abi compare the ABI with abigail-tools.
-check_packages_optional=(clang-format-14 gfortran python3-numpy python3-pip abigail-tools)
+# test_languages builds and runs Fortran and Python; test_chat renders templates; tests/lint and test_abi compare the ABI
+# with abigail-tools.
+check_packages_optional=(clang-format-14 gfortran python3-numpy python3-pip python3-jinja2 abigail-tools)
 
 current_step="starting"
 reason_given=0

@@ -80,7 +80,7 @@ static zero_status_t find_ranks(zero_comm_t *comm, MPI_Comm mpi)
 {
     ZERO_TRY_MPI(MPI_Comm_rank(mpi, &comm->rank));
     ZERO_TRY_MPI(MPI_Comm_size(mpi, &comm->size));
-    zero_log_set_rank(comm->rank);
+    zero_log_set_rank(comm->first_rank + comm->rank);
     ZERO_TRY(zero_timeout_ns(&comm->timeout_ns));
     ZERO_TRY(zero_roll_call(comm, mpi));
     if (zero_hosts_are_several(comm))
@@ -227,7 +227,7 @@ static zero_status_t join_callers(zero_comm_t *comm, const MPI_Comm *mpi)
         use_mpi(comm);
         ZERO_TRY(find_ranks(comm, *mpi));
     } else {
-        zero_log_set_rank(0);
+        zero_log_set_rank(comm->first_rank);
         ZERO_TRY(zero_timeout_ns(&comm->timeout_ns));
     }
     zero_launcher_local(&comm->job_local_rank, &comm->job_local_size);
@@ -240,11 +240,14 @@ static zero_status_t join_callers(zero_comm_t *comm, const MPI_Comm *mpi)
     return complete(comm, mpi);
 }
 
-static zero_status_t create_from(zero_comm_kind_t kind, const char *call, const MPI_Comm *mpi, zero_comm_t **comm)
+/* first_rank: as zero_comm_t has it. */
+static zero_status_t create_from(zero_comm_kind_t kind, const char *call, const MPI_Comm *mpi, int first_rank,
+                                 zero_comm_t **comm)
 {
     zero_comm_t *made = NULL;
     ZERO_TRY(check_callers(call, mpi));
     ZERO_TRY(allocate(kind, call, &made));
+    made->first_rank = first_rank;
     zero_status_t status = join_callers(made, mpi);
     if (status != ZERO_OK)
         return discard(made, status);
@@ -255,14 +258,29 @@ static zero_status_t create_from(zero_comm_kind_t kind, const char *call, const 
 zero_status_t zero_comm_create_from(zero_comm_kind_t kind, const void *mpi_comm, zero_comm_t **comm)
 {
     ZERO_REQUIRE(comm);
-    return create_from(kind, "zero_comm_create_from", mpi_comm, comm);
+    return create_from(kind, "zero_comm_create_from", mpi_comm, 0, comm);
 }
 
 zero_status_t zero_comm_create_from_f(zero_comm_kind_t kind, int fortran_comm, zero_comm_t **comm)
 {
     ZERO_REQUIRE(comm);
     const MPI_Comm mpi = mpi_is_running() ? MPI_Comm_f2c((MPI_Fint)fortran_comm) : MPI_COMM_NULL;
-    return create_from(kind, "zero_comm_create_from_f", &mpi, comm);
+    return create_from(kind, "zero_comm_create_from_f", &mpi, 0, comm);
+}
+
+/* ---- groups ---- */
+
+zero_status_t zero_comm_split(zero_comm_t *comm, int n, const char *call, zero_comm_t **group)
+{
+    MPI_Comm ranks = MPI_COMM_NULL;
+    if (n > 1) {
+        ZERO_ASSERT(comm->mpi && comm->size % n == 0);
+        ZERO_TRY_MPI(MPI_Comm_split(*(const MPI_Comm *)comm->mpi, comm->rank / n, comm->rank % n, &ranks));
+    }
+    zero_status_t status = create_from(comm->kind, call, n > 1 ? &ranks : NULL, comm->rank / n * n, group);
+    if (n > 1)
+        MPI_Comm_free(&ranks);
+    return status;
 }
 
 /* ---- the end ---- */

@@ -254,6 +254,7 @@ zero_status_t zero_messages_open(zero_comm_t *comm, const void *mpi_comm)
         return status;
     }
     transport->progress.mpi = transport->mpi;
+    comm->mpi = &transport->mpi;
     comm->transport = transport;
     return ZERO_OK;
 }

@@ -191,6 +191,7 @@ static zero_barrier_t *make_barrier(const zero_comm_t *comm, const zero_shared_b
         return NULL;
     barrier->rank = comm->rank;
     barrier->size = comm->size;
+    barrier->first_rank = comm->first_rank;
     barrier->timeout_ns = comm->timeout_ns;
     for (int rank = 0; rank < comm->size; rank++)
         barrier->entries[rank] = &((node_control_t *)controls->parts[rank])->entry;

@@ -118,7 +118,7 @@ zero_status_t zero_progress_compare(const zero_comm_t *comm, const zero_collecti
         uint64_t n = received->n_collectives < own->n_collectives ? received->n_collectives : own->n_collectives;
         const zero_call_t *mine = call_in(own, n), *others = call_in(received, n);
         if (n > 0 && mine && others && memcmp(mine, others, sizeof *mine) != 0)
-            return zero_call_mismatch(comm->rank, mine, rank, others);
+            return zero_call_mismatch(comm->first_rank + comm->rank, mine, comm->first_rank + rank, others);
     }
     return ZERO_OK;
 }

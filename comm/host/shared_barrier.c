@@ -146,8 +146,8 @@ static zero_status_t fail_ended(zero_barrier_t *barrier, int rank, const char *w
 {
     if (claim_failure(barrier, ZERO_ERROR_PEER)) {
         zero_log(ZERO_LOG_ERROR,
-                 "rank %d (process %" PRId64 ") has exited or was killed while other ranks wait for it in %s", rank,
-                 barrier->entries[rank]->pid, waiting_in);
+                 "rank %d (process %" PRId64 ") has exited or was killed while other ranks wait for it in %s",
+                 barrier->first_rank + rank, barrier->entries[rank]->pid, waiting_in);
         explain(barrier, zero_last_error());
     }
     return end_all_waits(barrier);
@@ -159,7 +159,8 @@ static zero_status_t fail_stopped(zero_barrier_t *barrier, int rank, const char 
         zero_log(ZERO_LOG_ERROR,
                  "rank %d (process %" PRId64 ") has been stopped (SIGSTOP, say) for %g s while other ranks wait for it "
                  "in %s",
-                 rank, barrier->entries[rank]->pid, N_STOPPED_CHECKS * (CHECK_INTERVAL_NS * 1e-9), waiting_in);
+                 barrier->first_rank + rank, barrier->entries[rank]->pid, N_STOPPED_CHECKS * (CHECK_INTERVAL_NS * 1e-9),
+                 waiting_in);
         explain(barrier, zero_last_error());
     }
     return end_all_waits(barrier);
@@ -173,7 +174,8 @@ static zero_status_t fail_late(zero_barrier_t *barrier, uint32_t epoch, const ch
         const zero_barrier_entry_t *entry = barrier->entries[rank];
         if (is_late(barrier, rank, epoch) && length < sizeof(late) - 80)
             length += (size_t)snprintf(late + length, sizeof(late) - length, "%srank %d (process %" PRId64 ", %s)",
-                                       length ? ", " : "", rank, entry->pid, state_text(process_state(entry)));
+                                       length ? ", " : "", barrier->first_rank + rank, entry->pid,
+                                       state_text(process_state(entry)));
     }
     if (claim_failure(barrier, ZERO_ERROR_TIMEOUT)) {
         zero_log(ZERO_LOG_ERROR, "%s did not come to %s within %g s (ZERO_TIMEOUT_S)", late, waiting_in,
@@ -275,7 +277,8 @@ static zero_status_t compare_calls(zero_barrier_t *barrier, uint32_t epoch)
         if (own->call_hashes[epoch & 1] == other->call_hashes[epoch & 1])
             continue;
         if (claim_failure(barrier, ZERO_ERROR_MISMATCH)) {
-            zero_call_mismatch(barrier->rank, &own->calls[epoch & 1], rank, &other->calls[epoch & 1]);
+            zero_call_mismatch(barrier->first_rank + barrier->rank, &own->calls[epoch & 1], barrier->first_rank + rank,
+                               &other->calls[epoch & 1]);
             explain(barrier, zero_last_error());
         }
         return end_all_waits(barrier);
@@ -311,7 +314,7 @@ zero_status_t zero_barrier_check_peers(zero_barrier_t *barrier, const char *wait
 void zero_barrier_abort(zero_barrier_t *barrier)
 {
     char text[64];
-    snprintf(text, sizeof text, "rank %d has ended the job (zero_comm_abort)", barrier->rank);
+    snprintf(text, sizeof text, "rank %d has ended the job (zero_comm_abort)", barrier->first_rank + barrier->rank);
     if (claim_failure(barrier, ZERO_ERROR_PEER))
         explain(barrier, text);
     wake_all(&barrier->entries[0]->epoch);

@@ -40,7 +40,7 @@ typedef struct zero_barrier_entry {
 } zero_barrier_entry_t;
 
 typedef struct zero_barrier {
-    int rank, size;
+    int rank, size, first_rank; /* first_rank: the communicator's */
     int64_t timeout_ns;
     bool may_spin;
     int64_t last_check_ns;              /* when the late ranks were last checked */

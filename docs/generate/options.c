@@ -15,7 +15,7 @@
 static void print_markdown(void)
 {
     for (const option_row_t *row = option_rows; row < option_rows + n_option_rows; row++) {
-        char values[128];
+        char values[256];
         option_describe_values(row, "`, `", values, sizeof values);
         if (option_begins_section(row))
             printf("%s### [%s]\n\n| key | default | values | meaning |\n|---|---|---|---|\n",
@@ -69,7 +69,7 @@ static void print_man_options(void)
 static void print_man_settings(void)
 {
     for (const option_row_t *row = option_rows; row < option_rows + n_option_rows; row++) {
-        char values[128], name[160], help[512];
+        char values[256], name[160], help[512];
         option_describe_values(row, "|", values, sizeof values);
         if (option_begins_section(row))
             printf(".SS [%s]\n", row->section);

@@ -20,19 +20,20 @@ template <typename FORM> struct element_t {
     typename FORM::param_t *param;
     typename FORM::master_lo_t *master_lo;
     float *m, *v;
-    const float *grad;
+    gradients grad;
 
     __device__ element_t(const zero_adam_t &args, const zero_adam_segment_t &segment, uint64_t state)
         : param((typename FORM::param_t *)args.param + segment.param + (state - segment.state)),
           master_lo((typename FORM::master_lo_t *)args.master_lo + state), m(args.m + state),
-          v(args.v + (state - segment.v_gap)), grad(args.grad + segment.grad + (state - segment.state))
+          v(args.v + (state - segment.v_gap)),
+          grad(args.grad, args.grad_dtype == ZERO_BF16, segment.grad + (state - segment.state))
     {
     }
 
     __device__ bool is_aligned() const
     {
         return is_group_aligned(param) && (!FORM::has_master_lo || is_group_aligned(master_lo)) &&
-               is_group_aligned(m) && is_group_aligned(v) && is_group_aligned(grad);
+               is_group_aligned(m) && is_group_aligned(v) && grad.is_aligned();
     }
 };
 
@@ -47,7 +48,7 @@ __device__ static void update_group(const element_t<FORM> &at, const zero_adam_s
     if constexpr (FORM::has_master_lo)
         master_lo = load_group(at.master_lo);
     group<float> m = load_group(at.m), v = load_group(at.v);
-    const group<float> grad = load_group(at.grad);
+    const group<float> grad = at.grad.load_group();
 #pragma unroll
     for (unsigned i = 0; i < GROUP_ELEMS; ++i) {
         float w = FORM::join(param.at[i], master_lo.at[i]);
@@ -69,7 +70,7 @@ __device__ static void update_element(const element_t<FORM> &at, const zero_adam
     if constexpr (FORM::has_master_lo)
         master_lo = *at.master_lo;
     float w = FORM::join(param, master_lo);
-    zero_adam_element(&scalars, -(scalars.lr * decay), *at.grad, &w, at.m, at.v);
+    zero_adam_element(&scalars, -(scalars.lr * decay), at.grad.load(0), &w, at.m, at.v);
     FORM::split(w, &param, &master_lo);
     *at.param = param;
     if constexpr (FORM::has_master_lo)

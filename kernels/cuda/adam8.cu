@@ -74,7 +74,14 @@ __device__ static __forceinline__ void update_group(const zero_adam_t &args, zer
         param = load_some(at_param, n);
     if constexpr (FORM::has_master_lo)
         master_lo = load_some(at_master_lo, n);
-    const group<float> grad = load_some(args.grad + segment.grad + at, n);
+    const gradients grads(args.grad, args.grad_dtype == ZERO_BF16, segment.grad + at);
+    group<float> grad = {};
+    if (n == GROUP_ELEMS && grads.is_aligned())
+        grad = grads.load_group();
+    else
+        for (unsigned i = 0; i < GROUP_ELEMS; ++i)
+            if (i < n)
+                grad.at[i] = grads.load(i);
     group<uint8_t> m_codes = load_group(m_block->codes + in_block), v_codes = load_group(v_block->codes + in_block);
     const float old_m_scale = m_block->scale, old_v_scale = v_block->scale;
     const float shrink = -(scalars.lr * segment.decay);

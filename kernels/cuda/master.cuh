@@ -35,6 +35,37 @@ template <typename T> __device__ inline void store_group(T *p, const group<T> &v
     *(group<T> *)p = values;
 }
 
+/* Gradients from one element on, in fp32 or bf16, as floats. The branch is the same in all threads. */
+struct gradients {
+    const void *at;
+    bool is_bf16;
+
+    __device__ gradients(const void *grad, bool is_bf16_, uint64_t first)
+        : at(is_bf16_ ? (const void *)((const uint16_t *)grad + first) : (const void *)((const float *)grad + first)),
+          is_bf16(is_bf16_)
+    {
+    }
+    __device__ bool is_aligned() const
+    {
+        return is_bf16 ? is_group_aligned((const uint16_t *)at) : is_group_aligned((const float *)at);
+    }
+    __device__ float load(unsigned i) const
+    {
+        return is_bf16 ? zero_float_of_bf16(((const uint16_t *)at)[i]) : ((const float *)at)[i];
+    }
+    __device__ group<float> load_group() const
+    {
+        if (!is_bf16)
+            return ::load_group((const float *)at);
+        const group<uint16_t> halves = ::load_group((const uint16_t *)at);
+        group<float> values;
+#pragma unroll
+        for (unsigned i = 0; i < GROUP_ELEMS; ++i)
+            values.at[i] = zero_float_of_bf16(halves.at[i]);
+        return values;
+    }
+};
+
 /* Returns how many blocks of n_per_block items hold n_items. */
 inline unsigned blocks_for(uint64_t n_items, uint64_t n_per_block)
 {

@@ -40,7 +40,8 @@ template <typename RULE, typename FORM> struct momentum_update {
         if constexpr (FORM::has_master_lo)
             master_lo = ((typename FORM::master_lo_t *)args.master_lo)[state];
         float w = FORM::join(param, master_lo), m = args.m[state];
-        RULE::update(&scalars, segment.decay, args.grad[segment.grad + (state - segment.state)], &w, &m);
+        const gradients grad(args.grad, args.grad_dtype == ZERO_BF16, segment.grad + (state - segment.state));
+        RULE::update(&scalars, segment.decay, grad.load(0), &w, &m);
         FORM::split(w, &param, &master_lo);
         *at_param = param;
         if constexpr (FORM::has_master_lo)

@@ -56,15 +56,18 @@ __device__ static void load_rows(const T *chunk, size_t n_elems, rows *values)
     }
 }
 
-template <bool WHOLE> __device__ static void store_rows(float *chunk, size_t n_elems, const rows &values)
+template <bool WHOLE, typename T> __device__ static void store_rows(T *chunk, size_t n_elems, const rows &values)
 {
 #pragma unroll
     for (unsigned row = 0; row < ROWS; ++row) {
         const size_t begin = group_in_chunk(row);
-        group<float> x;
+        group<T> x;
 #pragma unroll
         for (unsigned i = 0; i < GROUP_ELEMS; ++i)
-            x.at[i] = values.at[row][i];
+            if constexpr (sizeof(T) == 2)
+                x.at[i] = zero_bf16_of_float(values.at[row][i]);
+            else
+                x.at[i] = values.at[row][i];
         if constexpr (WHOLE)
             store_group(chunk + begin, x);
         else
@@ -163,15 +166,24 @@ static __global__ void __launch_bounds__(WARP)
 /* ---- Slices in order -----------------------------------------------------------------------------------------------
  */
 
+/* What a launch needs of zero_sum_t besides the slices. */
+struct sum_args {
+    void *out;
+    bool is_bf16, is_rounded, accumulates, is_aligned;
+    int n_slices;
+    size_t n_elems;
+    zero_norm_t *norm;
+};
+
 template <bool WHOLE, zero_dtype_t DTYPE, typename T>
-__device__ static void sum_chunk(float *out, const zero_cuda_slices_t &slices, int n_slices, size_t begin,
-                                 size_t n_left, bool accumulate, rows *sums)
+__device__ static void sum_chunk(const sum_args &sum, const zero_cuda_slices_t &slices, size_t begin, size_t n_left,
+                                 rows *sums)
 {
-    if (accumulate)
-        load_rows<WHOLE, ZERO_FP32>(out + begin, n_left, sums);
+    if (sum.accumulates)
+        load_rows<WHOLE, ZERO_FP32>((const float *)sum.out + begin, n_left, sums);
     else
         load_rows<WHOLE, DTYPE>((const T *)slices.at[0] + begin, n_left, sums);
-    for (int r = accumulate ? 0 : 1; r < n_slices; ++r) {
+    for (int r = sum.accumulates ? 0 : 1; r < sum.n_slices; ++r) {
         rows slice;
         load_rows<WHOLE, DTYPE>((const T *)slices.at[r] + begin, n_left, &slice);
         add_rows(sums, slice);
@@ -179,9 +191,14 @@ __device__ static void sum_chunk(float *out, const zero_cuda_slices_t &slices, i
 #pragma unroll
     for (unsigned row = 0; row < ROWS; ++row)
 #pragma unroll
-        for (unsigned i = 0; i < GROUP_ELEMS; ++i)
-            sums->at[row][i] = zero_one_nan(sums->at[row][i]);
-    store_rows<WHOLE>(out + begin, n_left, *sums);
+        for (unsigned i = 0; i < GROUP_ELEMS; ++i) {
+            const float x = zero_one_nan(sums->at[row][i]);
+            sums->at[row][i] = sum.is_rounded ? zero_float_of_bf16(zero_bf16_of_float(x)) : x;
+        }
+    if (sum.is_bf16)
+        store_rows<WHOLE>((uint16_t *)sum.out + begin, n_left, *sums);
+    else
+        store_rows<WHOLE>((float *)sum.out + begin, n_left, *sums);
 }
 
 /* Three blocks on a multiprocessor are needed to keep enough of 16-bit slices in flight, two of fp32 (measured). */
@@ -189,42 +206,42 @@ template <typename T> constexpr unsigned BLOCKS_PER_SM = sizeof(T) == 2 ? 3 : 2;
 
 template <zero_dtype_t DTYPE, typename T>
 static __global__ void __launch_bounds__(THREADS, BLOCKS_PER_SM<T>)
-    sum_slices_kernel(float *out, const __grid_constant__ zero_cuda_slices_t slices, int n_slices, size_t n_elems,
-                      bool accumulate, bool aligned, zero_norm_t *norm)
+    sum_slices_kernel(const __grid_constant__ sum_args sum, const __grid_constant__ zero_cuda_slices_t slices)
 {
-    const size_t begin = (size_t)blockIdx.x * ZERO_SUM_CHUNK, n_left = n_elems - begin;
+    const size_t begin = (size_t)blockIdx.x * ZERO_SUM_CHUNK, n_left = sum.n_elems - begin;
     rows sums;
-    if (aligned && n_left >= ZERO_SUM_CHUNK)
-        sum_chunk<true, DTYPE, T>(out, slices, n_slices, begin, n_left, accumulate, &sums);
+    if (sum.is_aligned && n_left >= ZERO_SUM_CHUNK)
+        sum_chunk<true, DTYPE, T>(sum, slices, begin, n_left, &sums);
     else
-        sum_chunk<false, DTYPE, T>(out, slices, n_slices, begin, n_left, accumulate, &sums);
-    if (norm != nullptr)
-        add_to_norm(sums, norm);
+        sum_chunk<false, DTYPE, T>(sum, slices, begin, n_left, &sums);
+    if (sum.norm != nullptr)
+        add_to_norm(sums, sum.norm);
 }
 
 template <zero_dtype_t DTYPE, typename T>
-static void launch_sum_slices(float *out, const zero_cuda_slices_t *slices, int n_slices, size_t n_elems,
-                              bool accumulate, zero_norm_t *norm, cudaStream_t stream)
+static void launch_sum_slices(sum_args sum, const zero_cuda_slices_t *slices, cudaStream_t stream)
 {
-    bool aligned = is_group_aligned(out);
-    for (int r = 0; r < n_slices; ++r)
-        aligned = aligned && is_group_aligned((const T *)slices->at[r]);
-    sum_slices_kernel<DTYPE, T><<<blocks_for(n_elems, ZERO_SUM_CHUNK), THREADS, 0, stream>>>(
-        out, *slices, n_slices, n_elems, accumulate, aligned, norm);
+    sum.is_aligned =
+        sum.is_bf16 ? is_group_aligned((const uint16_t *)sum.out) : is_group_aligned((const float *)sum.out);
+    for (int r = 0; r < sum.n_slices; ++r)
+        sum.is_aligned = sum.is_aligned && is_group_aligned((const T *)slices->at[r]);
+    sum_slices_kernel<DTYPE, T><<<blocks_for(sum.n_elems, ZERO_SUM_CHUNK), THREADS, 0, stream>>>(sum, *slices);
 }
 
 /* ---- Launches ------------------------------------------------------------------------------------------------------
  */
 
-cudaError_t zero_cuda_sum_slices(float *out, const zero_cuda_slices_t *slices, int n_slices, zero_dtype_t dtype,
-                                 size_t n_elems, bool accumulate, zero_norm_t *norm, cudaStream_t stream)
+cudaError_t zero_cuda_sum_slices(const zero_sum_t *sum, const zero_cuda_slices_t *slices, cudaStream_t stream)
 {
-    if (dtype == ZERO_BF16)
-        launch_sum_slices<ZERO_BF16, uint16_t>(out, slices, n_slices, n_elems, accumulate, norm, stream);
-    else if (dtype == ZERO_FP16)
-        launch_sum_slices<ZERO_FP16, uint16_t>(out, slices, n_slices, n_elems, accumulate, norm, stream);
+    const bool is_bf16 = sum->out_dtype == ZERO_BF16;
+    const sum_args args = {sum->out,     is_bf16,  is_bf16 || sum->is_rounded, sum->accumulates, false, sum->n_slices,
+                           sum->n_elems, sum->norm};
+    if (sum->dtype == ZERO_BF16)
+        launch_sum_slices<ZERO_BF16, uint16_t>(args, slices, stream);
+    else if (sum->dtype == ZERO_FP16)
+        launch_sum_slices<ZERO_FP16, uint16_t>(args, slices, stream);
     else
-        launch_sum_slices<ZERO_FP32, float>(out, slices, n_slices, n_elems, accumulate, norm, stream);
+        launch_sum_slices<ZERO_FP32, float>(args, slices, stream);
     return cudaGetLastError();
 }
 
@@ -254,23 +271,38 @@ cudaError_t zero_cuda_decide_step(const zero_step_rules_t *rules, float lr, cons
     return cudaGetLastError();
 }
 
+static __global__ void decide_unit_kernel(zero_step_rules_t rules, float lr, const uint64_t *nonfinite, size_t stride,
+                                          int n_ranks, uint32_t unit, zero_step_state_t *state,
+                                          zero_adam_scalars_t *scalars)
+{
+    zero_unit_decide(&rules, lr, nonfinite, stride, n_ranks, unit, state, scalars);
+}
+
+cudaError_t zero_cuda_decide_unit(const zero_step_rules_t *rules, float lr, const uint64_t *nonfinite, size_t stride,
+                                  int n_ranks, uint32_t unit, zero_step_state_t *state, zero_adam_scalars_t *scalars,
+                                  cudaStream_t stream)
+{
+    decide_unit_kernel<<<1, 1, 0, stream>>>(*rules, lr, nonfinite, stride, n_ranks, unit, state, scalars);
+    return cudaGetLastError();
+}
+
 constexpr unsigned SCALARS_THREADS = 128;
 
 static __global__ void __launch_bounds__(SCALARS_THREADS)
-    tensor_scalars_kernel(const zero_tensor_rules_t *rules, size_t n_tensors, const zero_step_state_t *state,
-                          const zero_adam_scalars_t *scalars, zero_tensor_scalars_t *by_tensor)
+    tensor_scalars_kernel(const zero_tensor_rules_t *rules, size_t n_tensors, const zero_adam_scalars_t *scalars,
+                          zero_tensor_scalars_t *by_tensor)
 {
     const size_t t = (size_t)blockIdx.x * SCALARS_THREADS + threadIdx.x;
     if (t < n_tensors)
-        zero_tensor_scalars_decide(&rules[t], state, scalars, &by_tensor[t]);
+        zero_tensor_scalars_decide(&rules[t], scalars, &by_tensor[t]);
 }
 
-cudaError_t zero_cuda_tensor_scalars(const zero_tensor_rules_t *rules, size_t n_tensors, const zero_step_state_t *state,
+cudaError_t zero_cuda_tensor_scalars(const zero_tensor_rules_t *rules, size_t n_tensors,
                                      const zero_adam_scalars_t *scalars, zero_tensor_scalars_t *by_tensor,
                                      cudaStream_t stream)
 {
-    tensor_scalars_kernel<<<blocks_for(n_tensors, SCALARS_THREADS), SCALARS_THREADS, 0, stream>>>(
-        rules, n_tensors, state, scalars, by_tensor);
+    tensor_scalars_kernel<<<blocks_for(n_tensors, SCALARS_THREADS), SCALARS_THREADS, 0, stream>>>(rules, n_tensors,
+                                                                                                  scalars, by_tensor);
     return cudaGetLastError();
 }
 

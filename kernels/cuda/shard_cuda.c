@@ -67,18 +67,17 @@ static zero_status_t orthogonalize(const zero_orthogonalize_t *matrices, int n_m
     return zero_cuda_orthogonalize(matrices, n_matrices, stream_of(stream));
 }
 
-static zero_status_t sum_slices(float *out, const void *const *slices, int n_slices, zero_dtype_t dtype, size_t n_elems,
-                                bool accumulate, zero_norm_t *norm, zero_stream_t stream)
+static zero_status_t sum_slices(const zero_sum_t *sum, zero_stream_t stream)
 {
-    if (n_elems == 0)
+    if (sum->n_elems == 0)
         return ZERO_OK;
-    if (n_slices < 1 || n_slices > ZERO_CUDA_MAX_SLICES)
+    if (sum->n_slices < 1 || sum->n_slices > ZERO_CUDA_MAX_SLICES)
         return zero_fail(ZERO_ERROR_UNSUPPORTED, "cannot sum %d gradient slices, only 1 to %d: use reduction = nccl",
-                         n_slices, ZERO_CUDA_MAX_SLICES);
+                         sum->n_slices, ZERO_CUDA_MAX_SLICES);
     zero_cuda_slices_t by_value = {{NULL}};
-    for (int r = 0; r < n_slices; ++r)
-        by_value.at[r] = slices[r];
-    ZERO_TRY_CUDA(zero_cuda_sum_slices(out, &by_value, n_slices, dtype, n_elems, accumulate, norm, stream_of(stream)));
+    for (int r = 0; r < sum->n_slices; ++r)
+        by_value.at[r] = sum->slices[r];
+    ZERO_TRY_CUDA(zero_cuda_sum_slices(sum, &by_value, stream_of(stream)));
     return ZERO_OK;
 }
 
@@ -97,13 +96,22 @@ static zero_status_t decide_step(const zero_step_rules_t *rules, float lr, const
     return ZERO_OK;
 }
 
-static zero_status_t tensor_scalars(const zero_tensor_rules_t *rules, size_t n_tensors, const zero_step_state_t *state,
+static zero_status_t decide_unit(const zero_step_rules_t *rules, float lr, const uint64_t *nonfinite, size_t stride,
+                                 int n_ranks, uint32_t unit, zero_step_state_t *state, zero_adam_scalars_t *scalars,
+                                 zero_stream_t stream)
+{
+    ZERO_TRY_CUDA(
+        zero_cuda_decide_unit(rules, lr, nonfinite, stride, n_ranks, unit, state, scalars, stream_of(stream)));
+    return ZERO_OK;
+}
+
+static zero_status_t tensor_scalars(const zero_tensor_rules_t *rules, size_t n_tensors,
                                     const zero_adam_scalars_t *scalars, zero_tensor_scalars_t *by_tensor,
                                     zero_stream_t stream)
 {
     if (n_tensors == 0)
         return ZERO_OK;
-    ZERO_TRY_CUDA(zero_cuda_tensor_scalars(rules, n_tensors, state, scalars, by_tensor, stream_of(stream)));
+    ZERO_TRY_CUDA(zero_cuda_tensor_scalars(rules, n_tensors, scalars, by_tensor, stream_of(stream)));
     return ZERO_OK;
 }
 
@@ -215,6 +223,7 @@ const zero_shard_kernels_t *zero_shard_kernels_cuda(void)
         .sum_slices = sum_slices,
         .contribute = contribute,
         .decide_step = decide_step,
+        .decide_unit = decide_unit,
         .tensor_scalars = tensor_scalars,
         .cast = cast,
         .split_master = split_master,

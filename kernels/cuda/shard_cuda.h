@@ -41,8 +41,8 @@ void zero_cuda_orthogonalizer_destroy(zero_orthogonalizer_t *orthogonalizer);
 typedef struct zero_cuda_slices {
     const void *at[ZERO_CUDA_MAX_SLICES];
 } zero_cuda_slices_t;
-cudaError_t zero_cuda_sum_slices(float *out, const zero_cuda_slices_t *slices, int n_slices, zero_dtype_t dtype,
-                                 size_t n_elems, bool accumulate, zero_norm_t *norm, cudaStream_t stream);
+/* sum->slices is not used. */
+cudaError_t zero_cuda_sum_slices(const zero_sum_t *sum, const zero_cuda_slices_t *slices, cudaStream_t stream);
 /* `agreed` is host memory, read before the call returns. */
 cudaError_t zero_cuda_contribute(zero_norm_t *norm, const zero_agreed_t *agreed, zero_contribution_t *mine,
                                  cudaStream_t stream);
@@ -51,7 +51,10 @@ cudaError_t zero_cuda_contribute(zero_norm_t *norm, const zero_agreed_t *agreed,
 cudaError_t zero_cuda_decide_step(const zero_step_rules_t *rules, float lr, const zero_contribution_t *contributions,
                                   int n_ranks, zero_step_state_t *state, zero_adam_scalars_t *scalars,
                                   zero_step_outcome_t *outcome, cudaStream_t stream);
-cudaError_t zero_cuda_tensor_scalars(const zero_tensor_rules_t *rules, size_t n_tensors, const zero_step_state_t *state,
+cudaError_t zero_cuda_decide_unit(const zero_step_rules_t *rules, float lr, const uint64_t *nonfinite, size_t stride,
+                                  int n_ranks, uint32_t unit, zero_step_state_t *state, zero_adam_scalars_t *scalars,
+                                  cudaStream_t stream);
+cudaError_t zero_cuda_tensor_scalars(const zero_tensor_rules_t *rules, size_t n_tensors,
                                      const zero_adam_scalars_t *scalars, zero_tensor_scalars_t *by_tensor,
                                      cudaStream_t stream);
 

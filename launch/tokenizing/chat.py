@@ -8,7 +8,7 @@ import json
 import os
 import re
 
-from tokenizing.faults import Fault
+from tokenizing.faults import Fault, read_json
 
 OPENS, CLOSES = "\ufdd0", "\ufdd1"  # around generation blocks: characters that no text may have
 GENERATION = re.compile(r"\{%[-+]?\s*generation\s*[-+]?%\}")
@@ -46,7 +46,7 @@ def make_room():
             return jinja2.nodes.CallBlock(self.call_method("mark"), [], [], body).set_lineno(line)
 
         def mark(self, caller):
-            return OPENS + caller() + CLOSES
+            return OPENS + caller() + CLOSES if self.environment.marks else caller()
 
     def refuse(message):
         raise jinja2.TemplateError(message)
@@ -57,9 +57,35 @@ def make_room():
     room = jinja2.sandbox.ImmutableSandboxedEnvironment(
         trim_blocks=True, lstrip_blocks=True, extensions=[Generation, jinja2.ext.loopcontrols]
     )
+    room.marks = False  # whether generation blocks are marked
     room.filters["tojson"] = tojson
-    room.globals.update(raise_exception=refuse, strftime_now=lambda form: datetime.datetime.now().strftime(form))
+    class Namespace(jinja2.utils.Namespace):
+        """Refuses names that lead into Python."""
+
+        def __init__(*args, **kwargs):
+            self, values = args[0], dict(*args[1:], **kwargs)
+            for name in values:
+                Namespace.check(name)
+            jinja2.utils.Namespace.__init__(self, values)
+
+        def __setitem__(self, name, value):
+            Namespace.check(name)
+            jinja2.utils.Namespace.__setitem__(self, name, value)
+
+        @staticmethod
+        def check(name):
+            if isinstance(name, str) and name.startswith("_"):
+                raise jinja2.exceptions.SecurityError("a name in a namespace begins with '_': %r" % name)
+
+    room.globals.update(raise_exception=refuse, strftime_now=lambda form: datetime.datetime.now().strftime(form),
+                        namespace=Namespace)
     return room
+
+
+def open_chat(folder):
+    """The chat template of a model's directory, with the special tokens that its files name."""
+    names = ("special_tokens_map.json", "tokenizer_config.json")
+    return Chat(folder, {key: value for name in names for key, value in read_json(os.path.join(folder, name)).items()})
 
 
 class Chat:
@@ -72,16 +98,43 @@ class Chat:
             self.template = make_room().from_string(self.source)
         except Exception as error:
             raise Fault("the chat template of '%s' cannot be read: %s" % (folder, error))
+        self.closing = self.find_closing()
 
-    def render(self, messages, prompt):
+    def find_closing(self):
+        """The token that the template puts behind every text, also one that ends with a question, as Phi-3's does: it is
+        not there when more follows."""
+        end = self.tokens.get("eos_token") or ""
+        try:
+            closes = self.render([{"role": "user", "content": "a"}], False).endswith(end)
+        except Exception:
+            closes = False
+        return end if closes else ""
+
+    def render(self, messages, prompt, tools=None, marks=False):
+        self.template.environment.marks = marks
         return self.template.render(
-            messages=messages, tools=None, documents=None, add_generation_prompt=prompt, **self.tokens
+            messages=[with_reasoning(message) for message in messages],
+            tools=tools, documents=None, add_generation_prompt=prompt, **self.tokens
         )
 
-    def marked(self, messages):
-        """Returns the text, and the spans of its generation blocks."""
+    def check(self, dialogue):
+        """Refuses what the template would leave out, or write as Python writes it."""
+        messages, tools = dialogue.messages, dialogue.tools
+        if self.marks_answers and re.search("[%s%s]" % (OPENS, CLOSES), json.dumps([messages, tools], ensure_ascii=False)):
+            raise Fault("a text has the character U+FDD0 or U+FDD1, which is not for texts: it would mark an answer here")
+        if tools and "tools" not in self.source:
+            raise Fault("there are tools, which the chat template has no use for")
+        if any(message.get("tool_calls") for message in messages) and "tool_calls" not in self.source:
+            raise Fault("a message has tool_calls, which the chat template has no use for")
+        if any(message["content"] is None for message in messages):
+            filled = [{**message, "content": message["content"] or ""} for message in messages]
+            if self.render(messages, False, tools).count("None") > self.render(filled, False, tools).count("None"):
+                raise Fault("the content of a message is null, which the chat template writes as None")
+
+    def marked(self, dialogue):
+        """Returns the text, and the spans of its generation blocks with the message of each."""
         text, spans, begins, n = "", [], [], 0
-        for piece in re.split("([%s%s])" % (OPENS, CLOSES), self.render(messages, False)):
+        for piece in re.split("([%s%s])" % (OPENS, CLOSES), self.render(dialogue.messages, False, dialogue.tools, True)):
             if piece == OPENS:
                 begins.append(n)
             elif piece == CLOSES and begins:
@@ -89,29 +142,56 @@ class Chat:
             else:
                 text += piece
                 n += len(piece)
-        return text, spans
+        answers = dialogue.answers()
+        if len(answers) == len(spans):
+            return text, [(a, b, i) for (a, b), i in zip(spans, answers) if dialogue.counts(i)]
+        if not all(dialogue.counts(i) for i in answers):
+            raise Fault("the chat template has %d {%% generation %%} blocks for %d answers, so which have weight 0 cannot "
+                        "be told" % (len(spans), len(answers)))
+        return text, [(a, b, None) for a, b in spans]
 
-    def answers(self, messages):
-        """Returns the text, and where answers begin and end in it."""
+    def span(self, dialogue, i, text):
+        """Where answer i is in the text: what the template adds when the assistant has spoken. None: the text of the
+        messages before it, or of it, is another when later ones have come."""
+        begin = self.render(dialogue.messages[:i], True, dialogue.tools)
+        end = text
+        if i + 1 < len(dialogue.messages):
+            end = self.render(dialogue.messages[: i + 1], False, dialogue.tools).removesuffix(self.closing)
+        return (len(begin), len(end), i) if end.startswith(begin) and text.startswith(end) else None
+
+    def alone(self, dialogue, i):
+        """The dialogue up to answer i, which alone counts: what the model sees when it gives that answer."""
+        text = self.render(dialogue.messages[: i + 1], False, dialogue.tools)
+        begin = self.render(dialogue.messages[:i], True, dialogue.tools)
+        if not text.startswith(begin):
+            raise Fault("the chat template writes an answer otherwise than it asks for one, so which tokens are the "
+                        "answer's cannot be told: mark answers by {% generation %} blocks")
+        return text, [(len(begin), len(text), i)]
+
+    def texts(self, dialogue, rewritten):
+        """Returns the dialogue's texts, each with the spans (begin, end, message) of the answers that count in it: one,
+        unless the template rewrites earlier messages when later ones come, as Qwen3's leaves out what was thought. Then
+        each answer has a text of its own (rewritten: split), or only the last one has (last)."""
+        self.check(dialogue)
         if self.marks_answers:
-            return self.marked(messages)
-        text, spans = self.render(messages, False), []
-        for i, message in enumerate(messages):
-            if message.get("role") != "assistant":
-                continue
-            begin = self.render(messages[:i], True)
-            end = text if i + 1 == len(messages) else self.render(messages[: i + 1], False)
-            if not end.startswith(begin) or not text.startswith(end):
-                raise Fault(
-                    "the chat template changes earlier messages when later ones come: which tokens are an answer's "
-                    "cannot be told; cut dialogues after the first answer, or mark answers by {% generation %} blocks"
-                )
-            spans.append((len(begin), len(end)))
-        return text, spans
+            return [self.marked(dialogue)]
+        answers = [i for i in dialogue.answers() if dialogue.counts(i)]
+        text = self.render(dialogue.messages, False, dialogue.tools)
+        spans = [self.span(dialogue, i, text) for i in answers]
+        if None not in spans:
+            return [(text, spans)]
+        return [self.alone(dialogue, i) for i in (answers if rewritten == "split" else answers[-1:])]
 
-    def has_end(self, messages, text, spans):
-        """Returns of each span whether the template adds something that ends the answer: not only white space."""
-        contents = [str(m.get("content") or "").strip() for m in messages if m.get("role") == "assistant"]
-        if len(contents) != len(spans):
-            return [True] * len(spans)
-        return [not text[a:b].rstrip().endswith(content) or not content for content, (a, b) in zip(contents, spans)]
+    @staticmethod
+    def has_end(dialogue, text, span):
+        """Whether the template adds something that ends the answer: not only white space."""
+        a, b, i = span
+        content = str(dialogue.messages[i]["content"] or "").strip() if i is not None else ""
+        return not content or not text[a:b].rstrip().endswith(content)
+
+
+def with_reasoning(message):
+    """What was thought has several names, of which templates read the first, and gpt-oss's `thinking`."""
+    names = ("reasoning_content", "thinking", "reasoning")
+    thought = next((message[name] for name in names if message.get(name) is not None), None)
+    return message if thought is None else {"thinking": thought, **message, "reasoning_content": thought}

@@ -6,9 +6,11 @@ import json
 import os
 import re
 
-from tokenizing.chat import Chat, text_of
+from tokenizing.chat import open_chat, text_of
 from tokenizing.faults import Fault, read_json
 from tokenizing.inputs import FIRST, LAST, WHOLE, documents_of_lines, is_lines, read_text
+from tokenizing.records import Pair, Plain
+from tokenizing.rules import hash_of
 
 ENDS_OF_TEXT = ["<|endoftext|>", "<|end_of_text|>", "</s>", "<eos>", "<|im_end|>"]
 BATCH = 256  # documents that are encoded by one call
@@ -28,10 +30,14 @@ class HuggingFace:
             self.tokenizer = tokenizers.Tokenizer.from_buffer(content)
         except Exception as error:
             raise Fault("'%s' is no tokenizer: %s" % (path, error))
+        dropout = (json.loads(content).get("model") or {}).get("dropout")
+        if dropout:
+            raise Fault("'%s': model.dropout is %g, which merges at random: set it to null for tokens that are the same "
+                        "each time" % (path, dropout))
         self.tokenizer.no_truncation()
         self.tokenizer.no_padding()
         self.version = "tokenizers " + tokenizers.__version__
-        self.hash = xxhash.xxh3_64_intdigest(content)
+        self.hash, self.rules = xxhash.xxh3_64_intdigest(content), hash_of(json.loads(content))
         self.ids = self.tokenizer.get_vocab(with_added_tokens=True)
         self.vocab_size = max(self.ids.values()) + 1
         self.added = {entry["id"] for entry in json.loads(content).get("added_tokens", [])}
@@ -96,7 +102,7 @@ class SentencePiece:
         except Exception as error:
             raise Fault("'%s' is no SentencePiece model: %s" % (path, error))
         self.version = "sentencepiece " + sentencepiece.__version__
-        self.hash, self.divides, self.added = 0, False, set()
+        self.hash, self.rules, self.divides, self.added = 0, 0, False, set()
         self.vocab_size = self.tokenizer.vocab_size()
         self.ids = {self.tokenizer.id_to_piece(i): i for i in range(self.vocab_size)}
 
@@ -118,9 +124,19 @@ class Encoder:
         kind = SentencePiece if found[0].endswith(".model") else HuggingFace
         self.tokenizer = kind(os.path.join(self.folder, found[0]), options.chat)
         self.config = self.read("tokenizer_config.json")
-        self.end = None if options.chat else self.find_end()
-        self.chat = Chat(self.folder, {**self.read("special_tokens_map.json"), **self.config}) if options.chat else None
+        may_be_plain = options.chat and options.format in ("prompt-completion", "preference")
+        self.end = self.find_end() if may_be_plain or not options.chat else None
+        self.chat = self.open_chat(may_be_plain) if options.chat else None
         self.width = 1 if self.tokenizer.vocab_size <= 1 << 8 else 2 if self.tokenizer.vocab_size <= 1 << 16 else 4
+
+    def open_chat(self, may_lack_one):
+        try:
+            return open_chat(self.folder)
+        except Fault as fault:
+            self.no_chat = str(fault)
+            if may_lack_one:
+                return None
+            raise
 
     def read(self, name):
         return read_json(os.path.join(self.folder, name))
@@ -165,27 +181,88 @@ class Encoder:
         return self.with_end(ids) if piece.place & LAST else ids
 
     # ---- dialogues ----------------------------------------------------------------------------------------------------
+    def plain(self, document):
+        """A prompt and its completion without a template: the completion and the token that ends it count."""
+        return document, document.prompt + document.completion, [(len(document.prompt), None, None)]
+
+    def pair(self, pair, stats):
+        """Both answers of a pair, a text each."""
+        before = stats["rewritten"]
+        texts = [self.rendered(answer, stats) for answer in pair.answers]
+        if any(len(of_answer) != 1 for of_answer in texts) or stats["rewritten"] > before:
+            raise Fault("the chat template rewrites earlier messages when later ones come, and an answer of a pair has "
+                        "several of the assistant's, so that they are no single text")
+        stats["equal pairs"] += texts[0][0][1] == texts[1][0][1]
+        return texts[0] + texts[1]
+
+    def rendered(self, document, stats):
+        """Returns (document, text, spans) of each text that becomes a document."""
+        if isinstance(document, Pair):
+            return self.pair(document, stats)
+        if isinstance(document, Plain):
+            return [self.plain(document)]
+        if not self.chat:
+            raise Fault(self.no_chat)
+        stats.update("role " + message["role"] for message in document.messages)
+        texts = self.chat.texts(document, self.options.rewritten)
+        n_answers = sum(document.counts(i) for i in document.answers())
+        if not self.chat.marks_answers and sum(len(spans) for _, spans in texts) < n_answers or len(texts) > 1:
+            stats["rewritten"] += 1
+            stats["texts of rewritten"] += len(texts)
+        return [(document, text, spans) for text, spans in texts]
+
     def dialogues(self, documents, stats):
-        """Returns (ids, whether each one counts) of each dialogue."""
-        rendered = [self.chat.answers(messages) for messages in documents]
-        encoded = self.tokenizer.encode_places([text for text, _ in rendered])
+        """Returns (ids, whether each one counts) of each text of the dialogues."""
+        rendered = [text for document in documents for text in self.rendered(document, stats)]
+        encoded = self.tokenizer.encode_places([text for _, text, _ in rendered])
         made = []
-        for messages, (text, spans), (ids, places) in zip(documents, rendered, encoded):
+        for (document, text, spans), (ids, places) in zip(rendered, encoded):
             stats["replaced"] += text.count("\ufffd")
-            stats.update("role " + str(message.get("role")) for message in messages)
-            begins, ends = [begin for begin, _ in places], [end for _, end in places]
-            counts = bytearray(len(ids))
-            for (first, last), has_end in zip(spans, self.chat.has_end(messages, text, spans)):
-                a, b = bisect.bisect_right(ends, first), bisect.bisect_left(begins, last)
-                if not has_end:
-                    # The next role's marker may be what ends an answer, as GLM's does.
-                    is_end = not self.chat.marks_answers and b < len(ids) and ids[b] in self.tokenizer.added
-                    b += is_end
-                    stats["endless"] += not is_end
-                counts[a:b] = b"\1" * max(b - a, 0)
-                stats["answers"] += 1
-            made.append((ids, counts))
+            if isinstance(document, Plain):
+                ids, places = self.whole(ids, places, len(text))
+            made.append((ids, self.counts(document, text, spans, ids, places, stats)))
+        if self.options.format == "preference":
+            if not all(any(counts) for _, counts in made):
+                raise Fault("no token of an answer counts")
+            for i in range(0, len(made), 2):
+                if rendered[i][2][0][0] == rendered[i + 1][2][0][0]:
+                    begin_together(made[i], made[i + 1])
+        stats["unlearned"] += sum(not any(counts) for _, counts in made)
         return made
+
+    def whole(self, ids, places, n):
+        """A text of n characters with the special tokens of a document around it: a first one that the text brings itself
+        is not there twice, as in zerotrain generate."""
+        head = self.tokenizer.head if ids[: len(self.tokenizer.head)] != self.tokenizer.head else []
+        whole = self.with_end(head + ids + self.tokenizer.tail)
+        return whole, [(0, 0)] * len(head) + places + [(n, n + 1)] * (len(whole) - len(head) - len(ids))
+
+    def counts(self, document, text, spans, ids, places, stats):
+        begins, ends = [begin for begin, _ in places], [end for _, end in places]
+        counts = bytearray(len(ids))
+        for span in spans:
+            first, last, _ = span
+            a = bisect.bisect_right(ends, first)
+            b = len(ids) if last is None else bisect.bisect_left(begins, last)
+            if not isinstance(document, Plain) and not self.chat.has_end(document, text, span):
+                # The next role's marker may be what ends an answer, as GLM's does.
+                is_end = not self.chat.marks_answers and b < len(ids) and ids[b] in self.tokenizer.added
+                b += is_end
+                stats["endless"] += not is_end
+            counts[a:b] = b"\1" * max(b - a, 0)
+            stats["answers"] += 1
+        return counts
+
+
+def begin_together(chosen, rejected):
+    """Where one answer begins within a token, as it is joined to the prompt, the other counts from there, too: so both
+    are measured from the same tokens on, as in TRL."""
+    (ids, _), (others, _) = chosen, rejected
+    common = next((i for i, (a, b) in enumerate(zip(ids, others)) if a != b), min(len(ids), len(others)))
+    firsts = [counts.index(1) for _, counts in (chosen, rejected)]
+    begin = min(common, *firsts)
+    for (_, counts), first in zip((chosen, rejected), firsts):
+        counts[begin:first] = b"\1" * (first - begin)
 
 
 # ---- a part, in a process of its own ----------------------------------------------------------------------------------
@@ -254,8 +331,6 @@ def encode_batch(places, documents, result, skip):
         before = result.stats.copy()
         try:
             made += worker.dialogues([document], result.stats)
-        except Fault as fault:
-            raise Fault(place, str(fault))
         except Exception as error:
             result.stats = before
             skip(place, str(error))

@@ -11,6 +11,7 @@ import os
 import re
 
 from tokenizing.faults import Fault
+from tokenizing.records import FORMATS, field_of
 
 PART_BYTES = 1 << 20
 LOOK_BYTES = 1 << 16  # in which the end of a large file's piece is looked for
@@ -206,15 +207,16 @@ def value_of(line, options):
     """Returns a line's document, and what is wrong with it."""
     try:
         value = json.loads(line)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         return None, "not JSON: %s" % error
-    if not isinstance(value, dict) or options.field not in value:
-        return None, "no object with the field '%s'; --field names another" % options.field
-    value = value[options.field]
-    good = isinstance(value, list) and all(isinstance(m, dict) for m in value) if options.chat else isinstance(value, str)
-    if not good:
-        return None, "'%s' is no %s" % (options.field, "list of messages" if options.chat else "text")
-    return clean_all(value), None
+    if not isinstance(value, dict):
+        return None, "no object"
+    try:
+        if options.chat:
+            return FORMATS[options.format][1](clean_all(value), options.field), None
+        return clean(field_of(value, options.field, str, "text")), None
+    except (ValueError, RecursionError) as error:
+        return None, str(error)
 
 
 def documents_of_lines(piece, options, skip):

@@ -66,10 +66,11 @@ def assemble(progress, output, encoder):
     """Joins the three files behind a header."""
     import numpy
 
-    state, tokenizer, chat = progress.state, encoder.tokenizer, encoder.chat is not None
+    state, tokenizer, chat = progress.state, encoder.tokenizer, encoder.options.chat
+    is_pairs = encoder.options.format == "preference"
     with open(output + ".new", "wb") as out:
-        out.write(b"ZEROTOK\0" + struct.pack("<IIQQQQI12x", 1, encoder.width, state["tokens"], tokenizer.vocab_size,
-                                             tokenizer.hash, state["documents"], chat))
+        out.write(b"ZEROTOK\0" + struct.pack("<IIQQQQIIQ", 1, encoder.width, state["tokens"], tokenizer.vocab_size,
+                                             tokenizer.hash, state["documents"], chat, is_pairs, tokenizer.rules))
         for name in ("tokens", "documents"):
             with open(os.path.join(progress.folder, name), "rb") as file:
                 shutil.copyfileobj(file, out, 1 << 20)

@@ -39,7 +39,7 @@ from ._zero_h import (
     PASS_TRAIN, PASS_EVAL, PASS_INPUT_GRAD,
     WEIGHT, M, V, GRAD,
     ALL_RANKS, ERROR_PEER,
-    TensorDesc, Config, Grad, Partial, Group, SaveOptions, StepResult, Error,
+    TensorDesc, Config, Fp8Param, Grad, Partial, Group, SaveOptions, StepResult, Error,
     lib as _lib,
 )
 

@@ -14,10 +14,10 @@ import numpy
 from ._zero_h import BF16, FP16, FP32
 
 _CPU, _CUDA = 1, 2  # kDLCPU, kDLCUDA
-UINT32, UINT64 = "u4", "u8"  # in addition to zero_dtype_t's
+UINT8, UINT32, UINT64 = "u1", "u4", "u8"  # in addition to zero_dtype_t's
 # Name; kDLFloat, kDLBfloat or kDLUInt; bits.
-_TYPES = {FP32: ("float32", 2, 32), FP16: ("float16", 2, 16), BF16: ("bfloat16", 4, 16), UINT32: ("uint32", 1, 32),
-          UINT64: ("uint64", 1, 64)}
+_TYPES = {FP32: ("float32", 2, 32), FP16: ("float16", 2, 16), BF16: ("bfloat16", 4, 16), UINT8: ("uint8", 1, 8),
+          UINT32: ("uint32", 1, 32), UINT64: ("uint64", 1, 64)}
 _DEVICE_ORDINAL = 9  # CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL
 _NO_TIMING = 2  # CU_EVENT_DISABLE_TIMING
 
@@ -126,8 +126,9 @@ class DeviceArray:
     def __cuda_array_interface__(self):
         if self._device[0] != _CUDA or self._type == BF16:
             raise AttributeError(f"CUDA's array interface has no {self.dtype} on this device: use DLPack")
-        return {"shape": self.shape, "typestr": {FP32: "<f4", FP16: "<f2", UINT32: "<u4", UINT64: "<u8"}[self._type], "data": (self._address, False),
-                "strides": None, "stream": self._stream or 1, "version": 3}
+        types = {FP32: "<f4", FP16: "<f2", UINT8: "|u1", UINT32: "<u4", UINT64: "<u8"}
+        return {"shape": self.shape, "typestr": types[self._type], "data": (self._address, False), "strides": None,
+                "stream": self._stream or 1, "version": 3}
 
 
 def _numpy_type(dtype):

@@ -9,9 +9,9 @@ from ctypes import byref, c_double
 import numpy
 
 from ._callbacks import Calls
-from ._device_array import view_of
+from ._device_array import UINT8, view_of
 from ._objects import Handle
-from ._zero_h import (ALL_RANKS, OK, OWN, PASS_TRAIN, WEIGHT, Config, Group, P, Partial, SaveOptions,
+from ._zero_h import (ALL_RANKS, FP32, OK, OWN, PASS_TRAIN, WEIGHT, Config, Group, P, Partial, SaveOptions,
                       StepResult, check, lib)
 
 
@@ -157,6 +157,17 @@ class Engine(Handle):
         if self._is_cpu:
             view.flags.writeable = False
         return view
+
+    def param_fp8(self, tensor):
+        """Returns the acquired tensor's bytes in E4M3 and the four numbers of its zero_fp8_scales_t, as arrays like
+        param's: an element is the value of its byte times scales[0]."""
+        param = lib.zero_param_fp8(self._handle, tensor)
+        is_absent = "is not in the unit that is acquired, or not gathered in fp8"
+        views = (self._view(param.data, UINT8, tensor, is_absent),
+                 view_of(param.scales, FP32, (4,), self._is_cpu, self._stream))
+        for view in views if self._is_cpu else ():
+            view.flags.writeable = False
+        return views
 
     def grad(self, tensor):
         """Returns where to write the gradient, as an array like param's; grad_address says whether to add."""

@@ -148,12 +148,13 @@ class Model(Handle):
         return unit.value
 
     def add_tensor(self, unit, name, shape, init=INIT_ZEROS, init_std=0.0, decay=False, packed=False, fp8=False,
-                   frozen=False, hidden_matrix=False):
+                   frozen=False, hidden_matrix=False, not_saved=False,
+                   frozen_fp8=False):
         shape = tuple(shape)
         if len(shape) > MAX_DIMS:
             raise ValueError(f"{name} has {len(shape)} dimensions, at most {MAX_DIMS} are possible")
         desc = TensorDesc(name.encode(), len(shape), (c_int64 * MAX_DIMS)(*shape), init, init_std, decay, packed, fp8,
-                          frozen, hidden_matrix)
+                          frozen, hidden_matrix, not_saved, frozen_fp8)
         tensor = c_int()
         check(lib.zero_model_add_tensor(self._handle, unit, byref(desc), byref(tensor)))
         self.shapes.append(shape)

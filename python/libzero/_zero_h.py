@@ -23,7 +23,8 @@ MAX_DIMS = 4
 class TensorDesc(ctypes.Structure):
     _fields_ = [("name", c_char_p), ("n_dims", c_int), ("shape", c_int64 * MAX_DIMS), ("init", c_int),
                 ("init_std", c_float), ("decay", c_bool), ("packed", c_bool), ("fp8", c_bool),
-                ("frozen", c_bool), ("hidden_matrix", c_bool), ("reserved", c_uint8 * 35)]
+                ("frozen", c_bool), ("hidden_matrix", c_bool), ("not_saved", c_bool),
+                ("frozen_fp8", c_bool), ("reserved", c_uint8 * 33)]
 
 
 class Config(ctypes.Structure):
@@ -41,7 +42,8 @@ class Config(ctypes.Structure):
                 ("offload_update", c_int), ("offload_buffer_bytes", c_size_t), ("offload_threads", c_int),
                 ("offload_ram", c_float), ("staging_bytes", c_size_t), ("user_bytes", c_size_t), ("check", c_bool),
                 ("forward_only", c_bool), ("unused", c_uint8 * 2), ("offload_params", c_float),
-                ("user_pinned_bytes", c_size_t), ("reserved", c_uint8 * 8)]
+                ("user_pinned_bytes", c_size_t), ("update", c_int), ("gradients", c_int),
+                ("reserved", c_uint8 * 8)]
 
     @classmethod
     def default(cls, **settings):
@@ -57,6 +59,11 @@ class Config(ctypes.Structure):
 
 class Grad(ctypes.Structure):
     _fields_ = [("data", c_void_p), ("dtype", c_int), ("accumulate", c_bool)]
+
+
+class Fp8Param(ctypes.Structure):
+    """zero_fp8_param_t."""
+    _fields_ = [("data", c_void_p), ("scales", c_void_p)]
 
 
 class Partial(ctypes.Structure):
@@ -135,6 +142,7 @@ lib.declare(None, comm_destroy=[P], comm_abort=[P, c_int], device_destroy=[P], m
             checkpoint_close=[P])
 lib.declare(P, param=[P, c_int], loss_scale=[P])
 lib.declare(Grad, grad=[P, c_int])
+lib.declare(Fp8Param, param_fp8=[P, c_int])
 
 
 class Error(RuntimeError):

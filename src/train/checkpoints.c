@@ -3,16 +3,23 @@
  *     "config": {"model": {"arch": "gpt2", ...}, ...}    the effective configuration, with values as in an ini file
  *     "data": {"sequences": 240, "tokens": 9000, ...}    the position in the order of the data, and their identity
  *     "seed": 1                                          of the initial weights and of that order
+ *     "base": {"init": "DIR", "sample": "..."}           of adapters: the model that they belong to
  */
 #include "train/checkpoints.h"
 
+#include <errno.h>
 #include <inttypes.h>
 #include <jansson.h>
+#include <math.h>
 #include <signal.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
 
 #include "train/data/resume_check.h"
+#include "train/hub/adapter_config.h"
+#include "train/hub/ends_of_text.h"
 #include "train/hub/hf_config.h"
 #include "train/options/input_file.h"
 #include "train/options/options_table.h"
@@ -58,14 +65,33 @@ void memory_schedule_end(memory_schedule_t *schedule, int64_t step, bool in_memo
 
 /* ---- writing state.json ---- */
 
+/* Adds which model the adapters belong to, if that is known. */
+static bool add_base(const checkpoints_t *checkpoints, json_t *state)
+{
+    char sample[20];
+    if (checkpoints->base_sample == 0)
+        return true;
+    snprintf(sample, sizeof sample, "%016" PRIx64, checkpoints->base_sample);
+    return json_object_set_new(
+               state, "base", json_pack("{s:s, s:s}", "init", checkpoints->options->model.init, "sample", sample)) == 0;
+}
+
+/* Adds the loss on validation data to the state of the best checkpoint. */
+static bool add_loss(const checkpoints_t *checkpoints, json_t *state)
+{
+    return !checkpoints->best_is_due || json_object_set_new(state, "val_loss", json_real(checkpoints->best_loss)) == 0;
+}
+
 /* Returns what is added to state.json after `step`, for free(). NULL: no memory. */
 static char *state_text(const checkpoints_t *checkpoints, int64_t step)
 {
     json_t *state = json_pack("{s:o, s:{s:I}, s:I}", "config", options_json(checkpoints->options), "data", "sequences",
                               (json_int_t)checkpoints_sequences(checkpoints, step), "seed",
                               (json_int_t)checkpoints->options->train.seed);
-    char *text =
-        state && resume_check_add(&checkpoints->data, json_object_get(state, "data")) ? json_dumps(state, 0) : NULL;
+    char *text = state && resume_check_add(&checkpoints->data, json_object_get(state, "data")) &&
+                         add_base(checkpoints, state) && add_loss(checkpoints, state)
+                     ? json_dumps(state, 0)
+                     : NULL;
     json_decref(state);
     return text;
 }
@@ -89,6 +115,8 @@ static zero_status_t take_state(checkpoints_t *checkpoints)
         checkpoints->sequences_before = json_integer_value(sequences);
     if (status == ZERO_OK)
         status = resume_check(checkpoints->options, path, state, &checkpoints->data);
+    if (status == ZERO_OK && checkpoints->options->lora.rank > 0)
+        status = adapter_check_base(path, checkpoints->options->model.init);
     json_decref(state);
     return status;
 }
@@ -119,6 +147,27 @@ static zero_status_t open_newest(checkpoints_t *checkpoints)
     }
     const char *directory = o->checkpoint.dir[0] ? o->checkpoint.dir : o->checkpoint.memory_dir;
     return zero_checkpoint_open(checkpoints->comm, directory, &checkpoints->resumed);
+}
+
+static void best_directory(const checkpoint_options_t *o, char path[OPTIONS_MAX_PATH + 8])
+{
+    snprintf(path, OPTIONS_MAX_PATH + 8, "%s/best", o->dir);
+}
+
+/* Finds the loss of the best checkpoint so far, on rank 0 for all. */
+static zero_status_t find_best_loss(checkpoints_t *checkpoints)
+{
+    char directory[OPTIONS_MAX_PATH + 8], path[OPTIONS_MAX_PATH + 40];
+    if (zero_comm_rank(checkpoints->comm) == 0) {
+        best_directory(&checkpoints->options->checkpoint, directory);
+        snprintf(path, sizeof path, "%s/latest/state.json", directory);
+        json_t *state = input_file_is_there(path) ? json_load_file(path, 0, NULL) : NULL;
+        const json_t *loss = json_object_get(state, "val_loss");
+        if (json_is_number(loss))
+            checkpoints->best_loss = json_number_value(loss);
+        json_decref(state);
+    }
+    return zero_comm_broadcast(checkpoints->comm, &checkpoints->best_loss, sizeof checkpoints->best_loss, 0);
 }
 
 static zero_status_t resume(checkpoints_t *checkpoints)
@@ -157,12 +206,34 @@ static zero_status_t check_earlier_run(const options_t *options, zero_comm_t *co
                         options->checkpoint.dir, name);
 }
 
+/* Reads the files that every checkpoint gets. source: the model that is trained on; NULL: none. */
+static zero_status_t read_model_files(const options_t *options, const char *source, model_files_t *files)
+{
+    struct stat info;
+    const char *tokenizer = options->model.tokenizer;
+    if (!tokenizer[0])
+        return source ? model_files_read(source, files) : ZERO_OK;
+    if (stat(tokenizer, &info) != 0 || !S_ISDIR(info.st_mode))
+        return report_error(ZERO_ERROR_USAGE, "[model] tokenizer: '%s': %s: name a directory with a tokenizer's files",
+                            tokenizer, strerror(access(tokenizer, F_OK) == 0 ? ENOTDIR : errno));
+    ZERO_TRY(model_files_read(tokenizer, files));
+    if (files->n_files > 0)
+        return ZERO_OK;
+    return report_error(ZERO_ERROR_USAGE,
+                        "[model] tokenizer: '%s' has none of a tokenizer's files, such as tokenizer.json: name a "
+                        "directory that has them, or leave it out",
+                        tokenizer);
+}
+
 zero_status_t checkpoints_open(const options_t *options, zero_comm_t *comm, const data_identity_t *data,
                                checkpoints_t *checkpoints)
 {
-    *checkpoints = (checkpoints_t){.options = options, .comm = comm, .data = *data, .first_step = 1};
+    *checkpoints =
+        (checkpoints_t){.options = options, .comm = comm, .data = *data, .first_step = 1, .best_loss = INFINITY};
     if (options->resume)
         ZERO_TRY(resume(checkpoints));
+    if (options->resume && options->checkpoint.best)
+        ZERO_TRY(find_best_loss(checkpoints));
     checkpoints->schedule =
         memory_schedule_make(options->checkpoint.memory_every, checkpoints->first_step - 1, options->checkpoint.async);
     ZERO_TRY(report_agree(comm, check_earlier_run(options, comm)));
@@ -171,18 +242,23 @@ zero_status_t checkpoints_open(const options_t *options, zero_comm_t *comm, cons
                                                                       : NULL;
     if (source)
         ZERO_TRY(report_agree(comm, hf_config_read(source, &checkpoints->model_config)));
-    const char *tokenizer = options->model.tokenizer[0] ? options->model.tokenizer : source;
-    return tokenizer ? report_agree(comm, model_files_read(tokenizer, &checkpoints->model_files)) : ZERO_OK;
+    if (options->lora.rank > 0 && strcmp(options->model.init, "random") != 0)
+        ZERO_TRY(report_agree(comm, adapter_base_sample(options->model.init, &checkpoints->base_sample)));
+    return report_agree(comm, read_model_files(options, source, &checkpoints->model_files));
 }
 
 zero_status_t checkpoints_prepare(const checkpoints_t *checkpoints, const zero_model_t *model)
 {
     const options_t *o = checkpoints->options;
     uint64_t n_bytes = 0;
-    signal(SIGXFSZ, SIG_IGN); /* writing beyond a file size limit then fails with a log line */
     signal(SIGPIPE, SIG_IGN); /* who reads the log may go: that costs no training */
     if (o->checkpoint.dir[0])
         ZERO_TRY(zero_save_prepare(checkpoints->comm, o->checkpoint.dir));
+    if (o->checkpoint.best) {
+        char directory[OPTIONS_MAX_PATH + 8];
+        best_directory(&o->checkpoint, directory);
+        ZERO_TRY(zero_save_prepare(checkpoints->comm, directory));
+    }
     if (o->checkpoint.memory_every == 0)
         return ZERO_OK;
     const zero_config_t config = options_config(o, zero_comm_size(checkpoints->comm));
@@ -191,11 +267,29 @@ zero_status_t checkpoints_prepare(const checkpoints_t *checkpoints, const zero_m
                                     n_bytes + checkpoints->model_files.n_bytes, (uint64_t)checkpoints->memory_step);
 }
 
+/* Says so if the model's config.json asks for dropout, which transformers would apply in training. */
+static void report_dropout(const char *model_config)
+{
+    static const char *const KEYS[] = {"attention_dropout", "attn_pdrop", "embd_pdrop", "resid_pdrop",
+                                       "residual_dropout"};
+    json_t *json = model_config ? json_loads(model_config, 0, NULL) : NULL;
+    char found[300] = "";
+    for (size_t i = 0, n = 0; i < sizeof KEYS / sizeof KEYS[0] && n < sizeof found; i++) {
+        const double rate = json_number_value(json_object_get(json, KEYS[i]));
+        if (rate != 0.0)
+            n += (size_t)snprintf(found + n, sizeof found - n, "%s%s = %g", n > 0 ? ", " : "", KEYS[i], rate);
+    }
+    if (found[0])
+        report("the model's config.json has %s: no dropout is applied here", found);
+    json_decref(json);
+}
+
 /* Warns of an earlier run's later checkpoints: [checkpoint] keep counts them too and removes them first. */
 void checkpoints_report(const checkpoints_t *checkpoints)
 {
     const options_t *options = checkpoints->options;
     char name[NEWEST_STEP_BYTES];
+    report_dropout(checkpoints->model_config);
     if (options->checkpoint.memory_every == 0 && options->checkpoint.memory_dir[0])
         report("[checkpoint] memory_dir changes nothing here: memory_every is not set");
     if (options->checkpoint.memory_every > 0)
@@ -252,33 +346,69 @@ bool checkpoints_are_due(const checkpoints_t *checkpoints, int64_t step, int64_t
            is_due_in_memory(checkpoints, step, last_step) || memory_schedule_must_end(&checkpoints->schedule, step);
 }
 
-static zero_status_t begin(checkpoints_t *checkpoints, zero_engine_t *engine, int64_t step, bool in_memory)
+/* What a checkpoint has in addition to libzero's files: of a model config.json, of adapters adapter_config.json. */
+typedef struct extra_files {
+    char *model_config, *adapter_config;
+    zero_save_file_t files[MODEL_FILES_MAX + 1];
+    int n_files;
+} extra_files_t;
+
+static zero_status_t make_extra_files(const checkpoints_t *checkpoints, extra_files_t *extra)
 {
     const options_t *o = checkpoints->options;
-    char *config = hf_config_text(&o->model, (zero_dtype_t)o->train.precision, checkpoints->model_config),
-         *state = state_text(checkpoints, step);
-    int keep = o->checkpoint.keep > INT32_MAX ? INT32_MAX : (int)o->checkpoint.keep;
-    zero_save_options_t options = {.config_json = config,
+    const model_files_t *others = &checkpoints->model_files;
+    *extra = (extra_files_t){.n_files = others->n_files};
+    memcpy(extra->files, others->files, (size_t)others->n_files * sizeof others->files[0]);
+    if (o->lora.rank == 0)
+        extra->model_config = hf_config_text(&o->model, (zero_dtype_t)o->train.precision, checkpoints->model_config);
+    else
+        extra->adapter_config = adapter_config_text(o);
+    if (!extra->model_config && !extra->adapter_config)
+        return report_rank_error(ZERO_ERROR_MEMORY, "no memory to save");
+    if (extra->model_config && !checkpoints->model_config)
+        ends_of_text_name(others, &extra->model_config);
+    if (extra->adapter_config)
+        extra->files[extra->n_files++] = (zero_save_file_t){
+            .name = ADAPTER_CONFIG_FILE, .data = extra->adapter_config, .n_bytes = strlen(extra->adapter_config)};
+    return ZERO_OK;
+}
+
+/* Begins a save into a directory. */
+static zero_status_t begin_in(checkpoints_t *checkpoints, zero_engine_t *engine, int64_t step, const char *directory,
+                              int keep, bool in_memory)
+{
+    const options_t *o = checkpoints->options;
+    extra_files_t extra;
+    zero_status_t status = make_extra_files(checkpoints, &extra);
+    char *state = state_text(checkpoints, step);
+    zero_save_options_t options = {.config_json = extra.model_config,
                                    .state_json = state,
-                                   .keep = in_memory ? 1 : keep,
+                                   .keep = keep,
                                    .background = o->checkpoint.async,
                                    .per_host = in_memory,
                                    .max_file_bytes = in_memory ? MEMORY_FILE_BYTES : 0,
-                                   .files = checkpoints->model_files.files,
-                                   .n_files = checkpoints->model_files.n_files};
-    zero_status_t status = config && state ? ZERO_OK : report_rank_error(ZERO_ERROR_MEMORY, "no memory to save");
+                                   .files = extra.files,
+                                   .n_files = extra.n_files};
+    if (status == ZERO_OK && !state)
+        status = report_rank_error(ZERO_ERROR_MEMORY, "no memory to save");
     status = zero_comm_agree(checkpoints->comm, status);
     if (status == ZERO_OK)
-        status = zero_save_begin(engine, in_memory ? o->checkpoint.memory_dir : o->checkpoint.dir, &options,
-                                 &checkpoints->save);
-    checkpoints->saves_in_memory = in_memory;
-    if (status == ZERO_OK) {
-        checkpoints->last_saved = step;
-        memory_schedule_begin(&checkpoints->schedule, step);
-    }
+        status = zero_save_begin(engine, directory, &options, &checkpoints->save);
     free(state);
-    free(config);
+    free(extra.model_config);
+    free(extra.adapter_config);
     return status;
+}
+
+static zero_status_t begin(checkpoints_t *checkpoints, zero_engine_t *engine, int64_t step, bool in_memory)
+{
+    const checkpoint_options_t *o = &checkpoints->options->checkpoint;
+    const int keep = in_memory ? 1 : o->keep > INT32_MAX ? INT32_MAX : (int)o->keep;
+    checkpoints->saves_in_memory = in_memory;
+    ZERO_TRY(begin_in(checkpoints, engine, step, in_memory ? o->memory_dir : o->dir, keep, in_memory));
+    checkpoints->last_saved = step;
+    memory_schedule_begin(&checkpoints->schedule, step);
+    return ZERO_OK;
 }
 
 zero_status_t checkpoints_finish(checkpoints_t *checkpoints)
@@ -323,9 +453,36 @@ static zero_status_t begin_due(checkpoints_t *checkpoints, zero_engine_t *engine
     return !checkpoints->options->checkpoint.async || step == last_step ? finish_after(checkpoints, step) : ZERO_OK;
 }
 
+void checkpoints_note_loss(checkpoints_t *checkpoints, double val_loss)
+{
+    if (!checkpoints->options->checkpoint.best || !(val_loss < checkpoints->best_loss))
+        return;
+    checkpoints->best_loss = val_loss;
+    checkpoints->best_is_due = true;
+}
+
+/* Saves the best checkpoint, and waits for it: another save may follow at once. */
+static zero_status_t save_best(checkpoints_t *checkpoints, zero_engine_t *engine, int64_t step)
+{
+    char directory[OPTIONS_MAX_PATH + 8];
+    if (!checkpoints->best_is_due)
+        return ZERO_OK;
+    best_directory(&checkpoints->options->checkpoint, directory);
+    ZERO_TRY(finish_after(checkpoints, step));
+    ZERO_TRY(begin_in(checkpoints, engine, step, directory, 1, false));
+    zero_status_t status = zero_save_end(checkpoints->save);
+    checkpoints->save = NULL;
+    checkpoints->best_is_due = false;
+    if (status == ZERO_OK)
+        report("saved step %" PRId64 " in %s: its validation loss, %.4f, is the lowest so far", step, directory,
+               checkpoints->best_loss);
+    return status;
+}
+
 zero_status_t checkpoints_after_step(checkpoints_t *checkpoints, zero_engine_t *engine, int64_t step, int64_t last_step)
 {
     ZERO_TRY(poll(checkpoints, step));
+    ZERO_TRY(save_best(checkpoints, engine, step));
     if (memory_schedule_must_end(&checkpoints->schedule, step))
         ZERO_TRY(finish_after(checkpoints, step));
     ZERO_TRY(begin_due(checkpoints, engine, step, last_step));

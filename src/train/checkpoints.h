@@ -49,10 +49,13 @@ typedef struct checkpoints {
     zero_checkpoint_t *resumed; /* until it is loaded; else NULL */
     char *model_config;         /* what config.json said where the model comes from; NULL: there is none */
     model_files_t model_files;  /* what else there was, for every checkpoint */
+    uint64_t base_sample;       /* of the model that adapters are trained on; 0: there are none, or it is random */
     int64_t first_step;         /* of this run: 1, or the one after the checkpoint's */
     int64_t sequences_before;   /* by all ranks in the steps before it */
     int64_t last_saved;         /* step; 0: none */
     memory_schedule_t schedule; /* of checkpoints in memory */
+    double best_loss;           /* on validation data, of the checkpoint in dir/best; infinite: there is none */
+    bool best_is_due;           /* the last step's is lower */
 } checkpoints_t;
 
 /* Where a run finds what it may resume from. */
@@ -77,6 +80,9 @@ zero_status_t checkpoints_load(checkpoints_t *checkpoints, zero_engine_t *engine
 /* Returns how many sequences all ranks together have seen after `step`. */
 int64_t checkpoints_sequences(const checkpoints_t *checkpoints, int64_t step);
 
+/* Notes the loss on validation data after the last step. With [checkpoint] best, checkpoints_after_step then saves it
+ * if there was no lower one. */
+void checkpoints_note_loss(checkpoints_t *checkpoints, double val_loss);
 /* Returns whether a save begins or must be whole after `step`. Then its result must be waited for at once. */
 bool checkpoints_are_due(const checkpoints_t *checkpoints, int64_t step, int64_t last_step);
 /* Begins a save if one is due, and continues one that is in progress. Called after every step that was waited for.

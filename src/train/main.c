@@ -1,18 +1,24 @@
 /* main.c - zerotrain's main: reads the options, joins the ranks, runs, and returns the exit code. */
 #include <errno.h>
 #include <fcntl.h>
+#include <signal.h>
 #include <stdio.h>
 #include <string.h>
 #include <unistd.h>
 
 #include "train/checkpoints.h"
+#include "train/data/data.h"
+#include "train/hub/adapter_config.h"
 #include "train/hub/hf_config.h"
+#include "train/hub/merge.h"
+#include "train/options/lora_targets.h"
 #include "train/options/options.h"
+#include "train/options/options_table.h"
 #include "train/page/page.h"
 #include "train/planning/auto_settings.h"
-#include "train/planning/calibrate_command.h"
 #include "train/planning/fit_command.h"
 #include "train/planning/show_plan.h"
+#include "train/rates/calibrate_command.h"
 #include "train/report/process.h"
 #include "train/report/report.h"
 #include "train/run.h"
@@ -94,10 +100,42 @@ static zero_status_t resolve(options_t *options, zero_comm_t *comm)
     return report_agree(comm, options_check_device(options));
 }
 
+/* Chooses what depends on the data's headers: as rank 0 finds them, since a host may have other files. */
+static zero_status_t choose_packing(options_t *options, zero_comm_t *comm)
+{
+    if (options->command == COMMAND_GENERATE)
+        return ZERO_OK;
+    ZERO_TRY(report_agree(comm, data_choose_packing(&options->data)));
+    ZERO_TRY(zero_comm_broadcast(comm, &options->data.packing, sizeof options->data.packing, 0));
+    return zero_comm_broadcast(comm, options->data.val_packing, sizeof options->data.val_packing, 0);
+}
+
+/* Derives [train] steps from epochs and the data, as rank 0 finds them. */
+static zero_status_t choose_steps(options_t *options, zero_comm_t *comm)
+{
+    static options_t known; /* seq_len and global_batch, which are derived, too */
+    zero_status_t status = ZERO_OK;
+    if (options->train.epochs <= 0.0 || options->plan || options->command != COMMAND_TRAIN)
+        return ZERO_OK;
+    if (option_is_given(options, option_row_find("train", "steps")))
+        return report_agree(comm, report_error(ZERO_ERROR_USAGE, "[train] steps and epochs: give one of them"));
+    known = *options;
+    known.train.steps = known.train.warmup_steps > 0 ? known.train.warmup_steps : 1;
+    ZERO_TRY(report_agree(comm, options_resolve(&known, zero_comm_size(comm))));
+    data_spec_t spec =
+        data_spec_of(&known.data, &known.model, &known.train, comm, known.data.train, known.data.packing);
+    spec.seed = (uint64_t)known.train.seed;
+    if (zero_comm_rank(comm) == 0)
+        status = data_choose_steps(&spec, &known.train);
+    ZERO_TRY(report_agree(comm, status));
+    options->train.steps = known.train.steps;
+    return zero_comm_broadcast(comm, &options->train.steps, sizeof options->train.steps, 0);
+}
+
 static zero_status_t run_generate(options_t *options, zero_comm_t *comm)
 {
     prompt_t prompt = {0};
-    zero_status_t status = report_agree(comm, generate_read_prompt(&options->generate, &options->model, &prompt));
+    zero_status_t status = generate_read(options, comm, &prompt);
     if (status == ZERO_OK)
         status = resolve(options, comm);
     if (status == ZERO_OK)
@@ -112,18 +150,43 @@ static zero_status_t calibrate(options_t *options, zero_comm_t *comm)
     return calibrate_command((zero_device_type_t)options->device.type, comm);
 }
 
+/* Fills in what the model's and the adapter's own files say. */
+static zero_status_t find_model(options_t *options)
+{
+    ZERO_TRY(adapter_find(options));
+    ZERO_TRY(hf_config_apply(options));
+    return adapter_config_apply(options);
+}
+
+/* Rank 0 writes the model alone. */
+static zero_status_t merge(options_t *options, zero_comm_t *comm)
+{
+    zero_status_t status = ZERO_OK;
+    if (zero_comm_rank(comm) == 0)
+        status = find_model(options);
+    if (zero_comm_rank(comm) == 0 && status == ZERO_OK && strcmp(options->lora.init, "random") != 0)
+        status = lora_targets_parse(options->model.arch, options->lora.targets, &options->lora.target_set);
+    if (zero_comm_rank(comm) == 0 && status == ZERO_OK)
+        status = merge_write(options);
+    return report_agree(comm, status);
+}
+
 static zero_status_t run(options_t *options, zero_comm_t *comm, loop_end_t *end)
 {
     if (options->command == COMMAND_REPORT)
         return report_agree(comm, zero_comm_rank(comm) == 0 ? page_write(&options->report) : ZERO_OK);
     if (options->command == COMMAND_CALIBRATE)
         return calibrate(options, comm);
+    if (options_write_model(options))
+        return merge(options, comm);
     ZERO_TRY(find_checkpoint(options, comm));
-    ZERO_TRY(report_agree(comm, hf_config_apply(options)));
+    ZERO_TRY(report_agree(comm, find_model(options)));
+    ZERO_TRY(choose_packing(options, comm));
     if (options->command == COMMAND_FIT)
         return report_agree(comm, fit_command(options, comm));
     if (options->command == COMMAND_GENERATE)
         return run_generate(options, comm);
+    ZERO_TRY(choose_steps(options, comm));
     ZERO_TRY(resolve(options, comm));
     if (options->plan)
         return report_agree(comm, show_plan(options, comm));
@@ -181,6 +244,7 @@ int main(int argc, char **argv)
     if (!take_standard_descriptors())
         return report_exit_code(report_rank_error(ZERO_ERROR_IO, "cannot open /dev/null: %s", strerror(errno)));
     stop_with_launcher();
+    signal(SIGXFSZ, SIG_IGN); /* writing beyond a file size limit then fails with a log line */
     report_init(zero_comm_launch_rank(), 1);
     report_hold_errors(true);
     zero_status_t parsed = options_parse(argc, argv, &options, &action);

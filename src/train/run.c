@@ -66,6 +66,7 @@ zero_status_t run_read_batch(data_t *data, int64_t step, int micro_step, model_b
 {
     ZERO_TRY(data_batch(data, step, micro_step, &batch->inputs, &batch->targets));
     batch->starts = data_starts(data);
+    batch->documents = data_documents(data);
     return ZERO_OK;
 }
 
@@ -75,31 +76,46 @@ zero_status_t run_open_val(run_t *run)
     int64_t n_most;
     if (__builtin_mul_overflow(o->train.eval_batches, o->train.global_batch, &n_most))
         n_most = INT64_MAX;
-    return held_out_open(o, run->session.comm, o->data.val, n_most, &run->val);
+    return validation_open(o, run->session.comm, n_most, &run->val);
 }
 
-zero_status_t run_evaluate(run_t *run, double *val_loss)
+zero_status_t run_evaluate(run_t *run, metrics_row_t *row)
 {
-    int64_t n_counted;
-    ZERO_TRY(held_out_sum(&run->val, &run->session, NULL, NULL, val_loss, &n_counted));
-    if (n_counted == 0) /* it was not so when the data were opened */
-        return report_error(ZERO_ERROR_FORMAT, "[data] val: no token of '%s' counts any more: the file has changed",
-                            run->session.options->data.val);
-    *val_loss /= (double)n_counted;
+    double loss;
+    ZERO_TRY(validation_compute(&run->val, &run->session, &loss));
+    row->has_val_loss = true;
+    row->val_loss = (float)loss;
+    row->n_val_sets = run->val.sets[0].name[0] ? run->val.n : 0;
+    row->val_sets = run->val.losses;
+    row->val_rewards = run->val.rewards;
+    checkpoints_note_loss(&run->checkpoints, loss);
     return ZERO_OK;
+}
+
+/* Returns how many of the first n tokens are of a sequence's first document. */
+static int first_document(const int32_t *starts, int n)
+{
+    int end = 0;
+    while (end < n && (!starts || starts[end] == 0))
+        end++;
+    return end;
 }
 
 zero_status_t run_show_sample(run_t *run)
 {
     int32_t tokens[SAMPLE_PROMPT + SAMPLE_TOKENS];
     const int32_t *inputs, *targets;
-    int64_t seq_len = run->session.options->model.seq_len;
-    int n_all, n_prompt = seq_len < SAMPLE_PROMPT ? (int)seq_len : SAMPLE_PROMPT;
+    data_t *data = run->val.n > 0 ? run->val.held_out[0].data : run->train;
+    const int64_t most = options_part_begin(run->session.options->model.seq_len,
+                                            options_sequence_ranks(&run->session.options->train), 1); /* of rank 0 */
+    int n_all, n_prompt = most < SAMPLE_PROMPT ? (int)most : SAMPLE_PROMPT;
     sample_spec_t spec = {.n_tokens = SAMPLE_TOKENS,
                           .temperature = SAMPLE_TEMPERATURE,
                           .top_k = SAMPLE_TOP_K,
                           .seed = (uint64_t)run->session.options->train.seed};
-    ZERO_TRY(data_batch(run->val.data ? run->val.data : run->train, 0, 0, &inputs, &targets));
+    ZERO_TRY(data_batch(data, 0, 0, &inputs, &targets));
+    n_prompt = first_document(data_starts(data), n_prompt);
+    ZERO_TRY(zero_comm_broadcast(run->session.comm, &n_prompt, sizeof n_prompt, 0));
     memcpy(tokens, inputs, (size_t)n_prompt * sizeof *tokens);
     ZERO_TRY(zero_comm_broadcast(run->session.comm, tokens, (size_t)n_prompt * sizeof *tokens,
                                  0)); /* each rank has read another sequence */
@@ -130,7 +146,7 @@ static zero_status_t open_data(run_t *run)
 {
     const options_t *o = run->session.options;
     zero_comm_t *comm = run->session.comm;
-    data_spec_t spec = data_spec_of(&o->data, &o->model, &o->train, comm, o->data.train);
+    data_spec_t spec = data_spec_of(&o->data, &o->model, &o->train, comm, o->data.train, o->data.packing);
     spec.shuffle = true;
     spec.seed = (uint64_t)o->train.seed;
     ZERO_TRY(report_agree(comm, data_open(&spec, &run->train)));
@@ -138,7 +154,7 @@ static zero_status_t open_data(run_t *run)
     if (o->data.val[0])
         ZERO_TRY(run_open_val(run));
     run->session.model.may_skip_targets =
-        data_has_mask(run->train) || held_out_may_skip(&run->val, &o->model, &o->train);
+        data_has_mask(run->train) || validation_may_skip(&run->val, &o->model, &o->train);
     return ZERO_OK;
 }
 
@@ -165,13 +181,13 @@ static zero_status_t open_checkpoints(run_t *run)
     const options_t *o = run->session.options;
     data_identity_t data, val;
     ZERO_TRY(compare_data(run, "train", o->data.train, run->train, &data));
-    if (run->val.data)
-        ZERO_TRY(compare_data(run, "val", o->data.val, run->val.data, &val));
+    for (int i = 0; i < run->val.n; i++)
+        ZERO_TRY(compare_data(run, "val", run->val.sets[i].paths, run->val.held_out[i].data, &val));
     ZERO_TRY(checkpoints_open(run->session.options, run->session.comm, &data, &run->checkpoints));
-    ZERO_TRY(report_agree(run->session.comm, data_check_tokenizer(run->train, run->checkpoints.model_files.tokenizer)));
-    if (run->val.data)
-        ZERO_TRY(report_agree(run->session.comm,
-                              data_check_tokenizer(run->val.data, run->checkpoints.model_files.tokenizer)));
+    const model_files_t *files = &run->checkpoints.model_files;
+    const model_tokenizer_t tokenizer = {files->tokenizer, files->tokenizer_text, files->tokenizer_bytes};
+    ZERO_TRY(report_agree(run->session.comm, data_check_tokenizer(run->train, &tokenizer)));
+    ZERO_TRY(validation_check_tokenizer(&run->val, run->session.comm, &tokenizer));
     data_start_at(run->train, run->checkpoints.first_step - 1, run->checkpoints.sequences_before);
     return ZERO_OK;
 }
@@ -185,8 +201,12 @@ static zero_status_t allocate_memory(run_t *run)
     ZERO_TRY(session_create_engine(s, (int64_t)run->micro_steps * (run->n_late + 1)));
     ZERO_TRY(zero_comm_agree(s->comm, trace_attach(run->trace, s->engine)));
     phases_end("memory");
+    if (s->model.lora)
+        ZERO_TRY(session_load_base(s));
     if (s->options->resume)
         return checkpoints_load(&run->checkpoints, s->engine);
+    if (s->model.lora)
+        return session_load_adapters(s);
     if (strcmp(s->options->model.init, "random") == 0)
         return zero_init_parameters(s->engine);
     return zero_load_weights(s->engine, s->options->model.init);
@@ -240,7 +260,10 @@ static void open_tokenizer(run_t *run)
 {
     const options_t *o = run->session.options;
     if (o->train.sample_every > 0 && zero_comm_rank(run->session.comm) == 0)
-        run->tokenizer = print_text_open(o->model.init, o->model.vocab_size);
+        run->tokenizer = print_text_open(o->model.tokenizer[0] ? o->model.tokenizer
+                                         : o->resume           ? zero_checkpoint_path(run->checkpoints.resumed)
+                                                               : o->model.init,
+                                         o->model.vocab_size);
 }
 
 static zero_status_t set_up(run_t *run, const options_t *o, zero_comm_t *comm)
@@ -287,7 +310,7 @@ zero_status_t run_close(run_t *run, zero_status_t status)
         status = traced;
     session_close(&run->session, status != ZERO_OK && status != ZERO_ERROR_USAGE); /* that all ranks return together */
     tokenizer_close(run->tokenizer);
-    held_out_close(&run->val);
+    validation_close(&run->val);
     data_close(run->train);
     return status;
 }
@@ -299,7 +322,7 @@ _Static_assert(DATA_NO_TARGET == ZERO_NO_TARGET, "what data leave out, the loss 
 
 /* ---- queueing a step ---- */
 
-/* Returns the weight of each target's loss. The loss is the mean over all targets of the step that count, whichever
+/* Returns the weight of each target's loss, or pair's. The loss is the mean over all of the step that count, whichever
  * rank and micro-step has them. If none does, it and its gradient are zero. */
 static double loss_weight(const data_t *data)
 {
@@ -313,7 +336,10 @@ static zero_status_t train_step(run_t *run, int64_t step)
     const options_t *o = run->session.options;
     model_batch_t batch;
     trace_begin_step(run->trace, step);
+    const float lr = (float)lr_at(&o->train, step);
     ZERO_TRY(model_clear_loss(&run->session.model));
+    if (o->zero.update == ZERO_UPDATE_IN_BACKWARD)
+        ZERO_TRY(zero_set_lr(run->session.engine, lr));
     for (int k = 0; k < run->micro_steps; k++) {
         double batch_ms = clock_now_ms();
         ZERO_TRY(run_read_batch(run->train, step - 1, k, &batch));
@@ -322,9 +348,9 @@ static zero_status_t train_step(run_t *run, int64_t step)
     }
     run->n_counted[step % 2] = data_n_counted(run->train);
     ZERO_TRY(fp8_store_range(&run->session.model));
+    ZERO_TRY(preference_store(&run->session.model));
     zero_set_notice(run->session.engine, (uint32_t)stop_requested());
-    ZERO_TRY(zero_step(run->session.engine, (float)lr_at(&o->train, step), run->session.model.loss,
-                       run->session.model.ctx.stream));
+    ZERO_TRY(zero_step(run->session.engine, lr, run->session.model.loss, run->session.model.ctx.stream));
     trace_end_step(run->trace);
     return ZERO_OK;
 }
@@ -365,12 +391,12 @@ static zero_status_t finish_step(run_t *run)
 {
     const options_t *o = run->session.options;
     zero_step_result_t result;
-    double val_loss = 0.0;
     zero_status_t status = zero_step_wait(run->session.engine, &result);
     if (status != ZERO_OK && status != ZERO_ERROR_NONFINITE) /* the latter has a result, which is reported first */
         return status;
     int64_t step = (int64_t)result.step;
-    metrics_row_t row = run_make_row(run, &result);
+    metrics_row_t row;
+    ZERO_TRY(run_make_row(run, &result, &row));
     run->n_queued--;
     run->n_done++;
     run->n_skipped += result.skipped;
@@ -378,11 +404,8 @@ static zero_status_t finish_step(run_t *run)
     if (status == ZERO_OK)
         stop_on_signal(run, &result);
 
-    if (run->val.data && status == ZERO_OK && is_due(step, o->train.eval_every, run->last_step)) {
-        ZERO_TRY(run_evaluate(run, &val_loss));
-        row.has_val_loss = true;
-        row.val_loss = (float)val_loss;
-    }
+    if (run->val.n > 0 && status == ZERO_OK && is_due(step, o->train.eval_every, run->last_step))
+        ZERO_TRY(run_evaluate(run, &row));
     write_logs(run, &row);
     if (result.skipped || row.has_no_targets || row.has_val_loss || step == run->checkpoints.first_step ||
         is_due(step, o->log.every, run->end_step))
@@ -399,7 +422,7 @@ static zero_status_t finish_step(run_t *run)
 static bool must_wait_now(const run_t *run, int64_t step)
 {
     const options_t *o = run->session.options;
-    return step == run->end_step || (run->val.data && is_due(step, o->train.eval_every, run->last_step)) ||
+    return step == run->end_step || (run->val.n > 0 && is_due(step, o->train.eval_every, run->last_step)) ||
            (o->train.sample_every > 0 && is_due(step, o->train.sample_every, run->last_step)) ||
            checkpoints_are_due(&run->checkpoints, step, run->end_step);
 }

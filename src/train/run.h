@@ -5,6 +5,7 @@
 #include "train/checkpoints.h"
 #include "train/data/data.h"
 #include "train/model/model.h"
+#include "train/model/preference.h"
 #include "train/options/options.h"
 #include "train/report/metrics.h"
 #include "train/report/tensorboard.h"
@@ -32,7 +33,7 @@ typedef struct run {
     int64_t end_step;      /* that it ends with: last_step unless a signal came */
     zero_memory_t planned; /* of each rank */
     data_t *train;
-    held_out_t val;
+    validation_t val;
     tokenizer_t *tokenizer; /* of what sample_every prints; NULL: tokens are printed as numbers */
     trace_t *trace;
     metrics_t *metrics; /* rank 0's, as tensorboard */
@@ -41,7 +42,7 @@ typedef struct run {
     checkpoints_t checkpoints;
     int n_late; /* steps that stay queued while the next is queued, so that the host need not wait for a GPU */
     int n_queued;
-    int64_t n_counted[2];                 /* targets that count in a queued step, by the step's parity */
+    int64_t n_counted[2];                 /* targets that count in a queued step, or pairs, by the step's parity */
     int64_t n_done, n_skipped, n_without; /* steps of this run; of those: skipped, and without a target that counts */
     double started_ms;
 } run_t;
@@ -60,8 +61,8 @@ bool run_has_steps(const run_t *run);
 /* ---- run_report.c: what a run says on stderr ---- */
 
 void run_report_start(const run_t *run);
-/* Makes the row of metrics of a step that has been waited for. */
-metrics_row_t run_make_row(run_t *run, const zero_step_result_t *result);
+/* Makes the row of metrics of a step that has been waited for. [collective] */
+zero_status_t run_make_row(run_t *run, const zero_step_result_t *result, metrics_row_t *row);
 /* Prints the line of progress, and the validation loss if the row has one. */
 void run_report_step(const run_t *run, const metrics_row_t *row);
 
@@ -72,9 +73,10 @@ zero_status_t run_read_batch(data_t *data, int64_t step, int micro_step, model_b
 /* Opens the validation data: eval_batches global batches, a random sample that is the same in every run, or all of it
  * if it has fewer. [collective] */
 zero_status_t run_open_val(run_t *run);
-/* Computes the mean loss over its sequences, each once, in nats per token that counts. If all data are taken, that is
- * what zerotrain evaluate computes, to the bit. [collective] */
-zero_status_t run_evaluate(run_t *run, double *val_loss);
+/* Computes the mean loss over its sequences, each once, in nats per token that counts, and that of each set. If all
+ * data are taken, that is what zerotrain evaluate computes, to the bit. Of pairs it is the mean over them. Notes it in
+ * the row, and for checkpoint.best. [collective] */
+zero_status_t run_evaluate(run_t *run, metrics_row_t *row);
 /* Prints to stdout how the model continues a sequence of the validation data, or of the training data if there are
  * none. [collective] */
 zero_status_t run_show_sample(run_t *run);

@@ -12,6 +12,9 @@
 
 #include "base/json_build.h"
 #include "train/model/fp8.h"
+#include "train/model/lora.h"
+#include "train/options/families.h"
+#include "train/options/lora_targets.h"
 #include "train/options/options_table.h"
 #include "train/report/process.h"
 #include "train/report/report.h"
@@ -168,11 +171,16 @@ static void report_batches(const options_t *o)
 /* Says so if a setting is for stage 3 alone, and this run is at another. */
 static void report_stage_3(const options_t *o)
 {
-    if (o->zero.stage < 3 && o->zero.shard_group != ZERO_SHARD_GROUP_WORLD)
-        report("[zero] shard_group changes nothing at stage %lld: every rank has all parameters",
-               (long long)o->zero.stage);
-    if (o->zero.stage < 3 && o->zero.keep > 0)
-        report("[zero] keep changes nothing at stage %lld: every rank has all parameters", (long long)o->zero.stage);
+    const struct {
+        const char *key;
+        bool is_set;
+    } settings[] = {{"shard_group", o->zero.shard_group != ZERO_SHARD_GROUP_WORLD},
+                    {"keep", o->zero.keep > 0},
+                    {"prefetch", option_is_given(o, option_row_find("zero", "prefetch"))}};
+    for (size_t i = 0; o->zero.stage < 3 && i < sizeof settings / sizeof settings[0]; i++)
+        if (settings[i].is_set)
+            report("[zero] %s changes nothing at stage %lld: every rank has all parameters", settings[i].key,
+                   (long long)o->zero.stage);
 }
 
 /* Says what makes results depend on how many ranks or threads compute them, in their last bits. */
@@ -220,20 +228,34 @@ void run_report_start(const run_t *run)
     const options_t *o = run->session.options;
     zero_memory_t held = zero_engine_memory(run->session.engine);
     report("%s of %.2fM parameters (%lld layers, dim %lld), %s, stage %lld on %d rank%s (%s), %.1f MiB each, on %s",
-           run->session.model.ops->name, (double)zero_model_n_params(run->session.model.declaration) * 1e-6,
-           (long long)o->model.layers, (long long)o->model.dim, zero_dtype_name((zero_dtype_t)o->train.precision),
-           (long long)o->zero.stage, zero_comm_size(run->session.comm),
-           zero_comm_size(run->session.comm) == 1 ? "" : "s", zero_engine_transport(run->session.engine),
-           (double)zero_memory_total(&held) / 1048576.0,
+           families[run->session.model.options->model.arch].title,
+           (double)zero_model_n_params(run->session.model.declaration) * 1e-6, (long long)o->model.layers,
+           (long long)o->model.dim, zero_dtype_name((zero_dtype_t)o->train.precision), (long long)o->zero.stage,
+           zero_comm_size(run->session.comm), zero_comm_size(run->session.comm) == 1 ? "" : "s",
+           zero_engine_transport(run->session.engine), (double)zero_memory_total(&held) / 1048576.0,
            zero_device_get_type(run->session.device) == ZERO_DEVICE_CUDA ? "GPUs" : "the CPU");
-    report("%lld training tokens; a step takes %lld sequences of %lld (%lld per rank, %d micro-step%s)",
+    char each[64] = "rank";
+    if (options_sequence_ranks(&o->train) > 1)
+        snprintf(each, sizeof each, "%lld ranks, which share each", (long long)o->train.sequence_ranks);
+    report("%lld training tokens; a step takes %lld sequences of %lld (%lld per %s, %d micro-step%s)",
            (long long)data_n_tokens(run->train), (long long)o->train.global_batch, (long long)o->model.seq_len,
-           (long long)o->train.micro_batch, run->micro_steps, run->micro_steps == 1 ? "" : "s");
+           (long long)o->train.micro_batch, each, run->micro_steps, run->micro_steps == 1 ? "" : "s");
+    data_report_left_out(run->train, "train");
+    validation_report(&run->val);
     if (o->train.fp8 != FP8_NONE)
         report("fp8: the 4 matrices of each layer, %s; all else is computed in bf16",
-               o->train.fp8 == FP8_LINEAR ? "forward and both gradients" : "forward and the gradient of their input");
+               o->lora.rank == 0 ? "forward and both gradients" : "forward and the gradient of their input");
+    if (o->lora.rank > 0)
+        report("adapters of rank %lld (%s) of %.2fM parameters are trained, scale %g; the model is frozen",
+               (long long)o->lora.rank, o->lora.targets, (double)lora_n_params(&run->session.model) * 1e-6,
+               options_lora_scale(&o->lora));
+    if (o->train.objective == OBJECTIVE_DPO)
+        report("the objective is dpo with beta %g: pairs are measured by the model without adapters, which each pass "
+               "computes, too",
+               o->train.dpo_beta);
     report_offload(run, &held);
     report_stage_3(o);
+    options_report_idle(o);
     report_bits(run);
     if (!run_has_steps(run)) {
         report("step %lld was the last one: there is nothing to do", (long long)run->last_step);
@@ -280,7 +302,7 @@ static double clock_time_s(void)
     return (double)t.tv_sec + (double)t.tv_nsec * 1e-9;
 }
 
-metrics_row_t run_make_row(run_t *run, const zero_step_result_t *result)
+zero_status_t run_make_row(run_t *run, const zero_step_result_t *result, metrics_row_t *row)
 {
     const options_t *o = run->session.options;
     int64_t tokens = o->train.global_batch * o->model.seq_len, step = (int64_t)result->step;
@@ -288,7 +310,9 @@ metrics_row_t run_make_row(run_t *run, const zero_step_result_t *result)
     double tokens_per_s = (double)tokens / result->step_ms * 1e3;
     fp8_range_t fp8 = fp8_read_range(&run->session.model);
     bool has_no_targets = run->n_counted[step % 2] == 0;
-    return (metrics_row_t){
+    rewards_t rewards;
+    ZERO_TRY(preference_read(&run->session.model, run->session.comm, &rewards));
+    *row = (metrics_row_t){
         .step = step,
         .time_s = clock_time_s(),
         .loss = has_no_targets ? NAN : result->loss,
@@ -297,6 +321,8 @@ metrics_row_t run_make_row(run_t *run, const zero_step_result_t *result)
         .skipped = result->skipped,
         .has_no_targets = has_no_targets,
         .tokens = checkpoints_sequences(&run->checkpoints, step) * o->model.seq_len,
+        .has_mask = data_has_mask(run->train),
+        .targets = run->n_counted[step % 2],
         .step_ms = result->step_ms,
         .tokens_per_s = tokens_per_s,
         .mfu = model_flops_utilization(&run->session.model, tokens_per_s, zero_comm_size(run->session.comm)),
@@ -308,7 +334,9 @@ metrics_row_t run_make_row(run_t *run, const zero_step_result_t *result)
         .pcie_bytes = result->pcie_bytes,
         .has_fp8_scales = fp8.is_known,
         .fp8_min_scale = fp8.min_scale,
-        .fp8_max_scale = fp8.max_scale};
+        .fp8_max_scale = fp8.max_scale,
+        .rewards = rewards};
+    return ZERO_OK;
 }
 
 /* Writes how long the run still takes at the pace so far. */
@@ -329,22 +357,46 @@ static double shown(float value)
     return isnan(value) ? (double)NAN : (double)value;
 }
 
+/* Writes ": code 2.1234, prose 3.4567". */
+static void write_val_sets(const metrics_row_t *row, char *text, size_t n_bytes)
+{
+    size_t n = 0;
+    text[0] = 0;
+    for (int i = 0; i < row->n_val_sets && n < n_bytes; i++)
+        n += (size_t)snprintf(text + n, n_bytes - n, "%s %s %.4f", i == 0 ? ":" : ",", row->val_sets[i].name,
+                              shown(row->val_sets[i].loss));
+}
+
+/* Writes "  margin 0.0174  accuracy 73.9%", or nothing. */
+static void write_rewards(const rewards_t *rewards, char text[64])
+{
+    text[0] = 0;
+    if (rewards->are_known)
+        snprintf(text, 64, "  margin %.4f  accuracy %.1f%%", rewards->margin, rewards->accuracy * 100.0);
+}
+
 void run_report_step(const run_t *run, const metrics_row_t *row)
 {
     const options_t *o = run->session.options;
     const bool is_large = row->device_bytes >= 1 << 30;
-    char left[32], mfu[32] = "", loss[32] = "none";
+    char left[32], mfu[32] = "", loss[32] = "none", sets[METRICS_MOST_VAL_SETS * 64], rewards[64];
+    write_rewards(&row->rewards, rewards);
     write_time_left(run, row->step, left);
+    write_val_sets(row, sets, sizeof sets);
     if (row->mfu >= 0)
         snprintf(mfu, sizeof mfu, "  MFU %.1f%%", row->mfu * 100.0);
     if (!row->has_no_targets)
         snprintf(loss, sizeof loss, "%.4f", shown(row->loss));
-    report("step %lld/%lld  loss %s  grad_norm %.3f  lr %.2e  %.1f ms  %.0f tokens/s%s  %.1f %s  %s left%s%s",
-           (long long)row->step, (long long)run->last_step, loss, shown(row->grad_norm), row->lr, row->step_ms,
+    report("step %lld/%lld  loss %s%s  grad_norm %.3f  lr %.2e  %.1f ms  %.0f tokens/s%s  %.1f %s  %s left%s%s",
+           (long long)row->step, (long long)run->last_step, loss, rewards, shown(row->grad_norm), row->lr, row->step_ms,
            row->tokens_per_s, mfu, (double)row->device_bytes / (is_large ? 0x1p30 : 0x1p20), is_large ? "GiB" : "MiB",
            left, row->skipped ? "  SKIPPED: gradients were not finite" : "",
            row->has_no_targets ? "  NOTHING LEARNED: no token of this step counts as a target" : "");
-    if (row->has_val_loss)
-        report("step %lld/%lld  validation loss %.4f nats per %s", (long long)row->step, (long long)run->last_step,
-               shown(row->val_loss), o->model.vocab_size == 256 ? "byte" : "token");
+    write_rewards(&row->val_rewards, rewards);
+    if (row->has_val_loss && row->val_rewards.are_known)
+        report("step %lld/%lld  validation loss %.4f%s%s", (long long)row->step, (long long)run->last_step,
+               shown(row->val_loss), rewards, sets);
+    else if (row->has_val_loss)
+        report("step %lld/%lld  validation loss %.4f nats per %s%s", (long long)row->step, (long long)run->last_step,
+               shown(row->val_loss), o->model.vocab_size == 256 ? "byte" : "token", sets);
 }

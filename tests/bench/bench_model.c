@@ -30,7 +30,7 @@ typedef struct bench {
 
 static zero_weight_t weight_of(const float *data)
 {
-    return (zero_weight_t){data, ZERO_FP32};
+    return (zero_weight_t){.data = data, .dtype = ZERO_FP32};
 }
 
 static zero_grad_t grad_of(float *data)
@@ -135,7 +135,7 @@ static zero_status_t embed(bench_t *b, size_t n_rows, size_t dim)
 static zero_status_t embed_backward(bench_t *b, size_t n_rows, size_t dim)
 {
     return b->k->embed_backward(&b->ctx, grad_of(b->dweight), grad_of(b->out), b->third, b->tokens, NULL, n_rows / SEQ,
-                                SEQ, dim, VOCAB);
+                                SEQ, SEQ, dim, VOCAB);
 }
 
 static zero_status_t head_loss(bench_t *b, size_t dim, size_t vocab_size)

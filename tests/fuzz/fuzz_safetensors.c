@@ -4,7 +4,7 @@
 #include <string.h>
 
 #include "input.h"
-#include "zero/checkpoint/safetensors.h"
+#include "zero/format/safetensors.h"
 
 #define MOST_ELEMS ((size_t)1 << 16)
 

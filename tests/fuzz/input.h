@@ -14,7 +14,8 @@
 #include "zero.h"
 
 #define FUZZ_TARGETS(X)                                                                                                \
-    X(safetensors) X(config_json) X(tokenizer) X(index) X(manifest) X(state) X(ini) X(tokens) X(megatron) X(metrics)
+    X(safetensors)                                                                                                     \
+    X(config_json) X(tokenizer) X(index) X(manifest) X(state) X(ini) X(tokens) X(megatron) X(metrics) X(adapter)
 
 #define FUZZ_DECLARE(name) int fuzz_##name(const uint8_t *data, size_t n_bytes);
 FUZZ_TARGETS(FUZZ_DECLARE)

@@ -41,10 +41,13 @@ def shard(case):
         case.measure(case.python(), f"{HERE}/torch_adam.py", limit=300)
 
 
+OWN_KERNELS = ("layernorm", "rmsnorm", "head_norm", "projection_norm", "rope", "swiglu", "geglu", "elementwise", "embed", "blocks")
+
+
 def model(case):
     """racecheck and synccheck run on our own kernels only: they report those of libraries, and crash on some of them."""
     tests = ("test_model_cuda", "test_fp8_model_cuda", "test_absmax_model_cuda")
-    own = [("racecheck", tests[0], "small", name) for name in ("layernorm", "rmsnorm", "rope", "swiglu", "elementwise", "embed")]
+    own = [("racecheck", tests[0], "small", name) for name in OWN_KERNELS]
     sanitized = (
         *(("memcheck", name, "small") for name in tests),
         ("racecheck", tests[1], "small", "casts"),
@@ -53,6 +56,7 @@ def model(case):
         ("racecheck", "racecheck_attention", "kns=causal", "small", "attention"),
         ("synccheck", tests[0], "kns=causal", "small", "attention"),
         ("racecheck", tests[0], "kns=cross_entropy", "kns=add_losses", "small", "loss"),
+        ("racecheck", tests[0], "kns=cross_entropy", "kns=compute_pairs", "kns=add_pairs", "kns=scale_rows", "small", "pairs"),
     )
     tests_and_benches(case, tests, sanitized, ("bench_model_cuda", "bench_fp8_model_cuda"))
 
@@ -91,7 +95,7 @@ PLACES = (
     *(f"stage={stage}" for stage in range(4)), *(f"stage={stage} nccl=1" for stage in range(4)),
     "stage=1 offload=100", "stage=2 offload=50", "stage=3 offload=100", "stage=3 offload=100 update=host",
 )  # fmt: skip
-# Against bf16 gathers and a cast by tests/support/fp8_reference.h on the CPU.
+# Against bf16 gathers and a cast by tests/support/fp64/fp8_reference.h on the CPU.
 GATHERS_IN_FP8 = ("steps=6", "micro_steps=2 every=1 rows=4096 nan_at=3")
 FP8_PLACES = ("stage=0", "stage=1", "stage=2", "stage=3", "stage=3 prefetch=0", "stage=2 offload=50", "stage=3 offload=100 update=host")
 # Muon's matrices have other bits than the CPU's: against stage 3 on the same GPUs.

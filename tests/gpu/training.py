@@ -16,7 +16,7 @@ STAGES = (
     "stage=3", "stage=0", "stage=1", "stage=2", "stage=3 prefetch=0", "stage=3 prefetch=4", "stage=3 overlap=false",
     "stage=0 comm=nccl", "stage=3 comm=nccl", "stage=0 comm=mpi", "stage=3 comm=mpi", "delays stage=3 comm=mpi",
     "stage=3 model.recompute=light", "stage=3 model.recompute=full", "stage=3 device.graphs=false",
-    "delays stage=3", "delays stage=1",
+    "stage=3 model.recompute=full model.keep_attention=true", "delays stage=3", "delays stage=1",
 )  # fmt: skip
 FP8 = (
     "stage=0", "stage=1", "stage=2", "stage=3", "stage=3 gather=fp8", "stage=3 gather=fp8 prefetch=0",
@@ -33,10 +33,31 @@ FAMILIES = {
     "mistral": ("arch = mistral", "kv_heads = 2", "head_dim = 32", "ffn_dim = 1376"),
     "window": ("arch = mistral", "kv_heads = 2", "ffn_dim = 1376", "window = 100"),
     "cropped": ("positions = 300",),
+    "projection-norms": ("arch = olmo2", "kv_heads = 2", "ffn_dim = 1376"),
+    "norms-around": ("arch = gemma3_text", "kv_heads = 2", "head_dim = 128", "ffn_dim = 1376", "window = 100"),
+    "fused": ("arch = phi3", "kv_heads = 2", "ffn_dim = 1376"),
+    "unrotated": ("arch = smollm3", "kv_heads = 2", "ffn_dim = 1376"),
 }  # fmt: skip
 OF_FAMILIES = (
     "stage=3", "stage=0", "device.graphs=false", "model.recompute=light", "model.recompute=full",
     "{mixed}", "{mixed} device.graphs=false", "keep=2", "shard_group=1", "delays stage=3",
+)  # fmt: skip
+# What a step updates while backward is under way, or with gradients in bf16.
+EARLY = (
+    "stage=1", "stage=2", "stage=3", "delays stage=3", "delays stage=1 comm=mpi", "stage=3 comm=nccl",
+    "stage=2 offload=optimizer offload_update=device", "stage=3 offload=all offload_update=device",
+    "delays stage=3 offload=optimizer offload_ratio=0.5 offload_update=device", "stage=3 model.recompute=full",
+)  # fmt: skip
+TUNED = (
+    "stage=0", "stage=1 model.recompute=light", "stage=2", "stage=3 model.recompute=full", "device.graphs=false",
+    "stage=3 model.recompute=full model.keep_attention=true", "stage=3 offload=optimizer", "delays stage=3",
+)  # fmt: skip
+
+
+SEQUENCE = (
+    "stage=0", "stage=1", "stage=2", "stage=3 prefetch=0", "stage=3 comm=nccl", "stage=3 comm=mpi", "model.recompute=light",
+    "model.recompute=full", "model.recompute=full offload=optimizer model.offload_activations=0.5", "delays stage=3",
+    "model.recompute=full model.keep_attention=true", "delays model.recompute=full model.keep_attention=true",
 )  # fmt: skip
 
 
@@ -69,6 +90,41 @@ def stages(case):
             case.skip(f"{title}, reduction=nccl: NCCL takes one rank per GPU")
         elif case.gpus > 1:
             sums_of_nccl(case, title, want, train)
+
+
+def early(case):
+    """Units that are updated behind their gradients' sum, and gradients that are reduced in bf16."""
+    for model in small_models(case):
+        batch = f"train.steps=30 train.global_batch={8 * case.gpus} train.grad_clip=0"
+
+        def train(words):
+            return case.train(model, f"{batch} {words}")
+
+        for gradients in ("fp32", "bf16"):
+            title, update = f"{model}, gradients = {gradients}", f"update=backward gradients={gradients}"
+            want = case.trains(f"{title}, update = step", train(f"stage=3 gradients={gradients}"), 30)
+            case.same_text(f"{title}, update = backward", want, [f"{words} {update}" for words in EARLY], train)
+
+
+def sequence(case):
+    """All GPUs share each sequence: one text however they run, and in fp32 the losses of one GPU."""
+    k = case.gpus
+    for model in small_models(case):
+        title = f"{model}, {k} GPUs share sequences of 257 tokens"
+        batch = "train.steps=30 train.micro_batch=2 train.global_batch=4 model.seq_len=257"
+
+        def train(words, **more):
+            return case.train(model, f"{batch} train.sequence_ranks={k} {words}", **more)
+
+        want = case.trains(f"{title}, stage 3", train("stage=3"), 30)
+        case.same_text(title, want, SEQUENCE, train)
+        one = case.train(model, f"{batch} train.precision=fp32", ranks=1)
+        shared = train("train.precision=fp32")
+        off = 0.0 if case.dry_run else apart(one.text, shared.text)
+        case.claim(len(shared.text) == 30 and off < 1e-5, f"{title}, fp32: losses within {off:.1e} of one GPU's", shared)
+        rounded = case.train(model, batch, ranks=1)
+        off = 0.0 if case.dry_run else apart(rounded.text, want)
+        case.claim(off < 2e-3, f"{title}, bf16: losses within {off:.1e} of one GPU's", rounded)
 
 
 def sums_of_nccl(case, title, want, train):
@@ -282,6 +338,53 @@ def masks(case):
         want = case.trains(f"{title}, stage 3", train(""), 30)
         case.same_text(title, want, ("stage=1", "device.graphs=false", *more), train)
         near_the_cpu(case, title, of_the_tied, words)
+
+
+def write_pairs(case, n):
+    """Writes a token file of n pairs of answers; prompts do not count."""
+    with open(f"{case.work}/train.txt", "rb") as file:
+        data = file.read(200000)
+    tokens, starts, counts = bytearray(), [], []
+    for i in range(n):
+        at, prompt = 997 * i % max(1, len(data) - 400), 5 + 7 * i % 90
+        for answer in (11 + 13 * i % 60, 3 + 17 * i % 100):
+            starts.append(len(tokens))
+            tokens += data[at : at + prompt] + data[at + prompt + answer : at + prompt + 2 * answer]
+            counts += [0] * prompt + [1] * answer
+    tokens, mask = tokens.ljust(len(counts), b" "), bytearray((len(counts) + 7) // 8)
+    for i, counted in enumerate(counts):
+        mask[i // 8] |= counted << i % 8
+    head = struct.pack("<8sIIQQQQII8x", b"ZEROTOK\0", 1, 1, len(tokens), 256, 0, len(starts), 1, 1)
+    return case.write("pairs.tokens", head + tokens + bytes(-len(tokens) % 8) + struct.pack(f"<{len(starts)}Q", *starts) + mask)
+
+
+def tuned(case):
+    """Adapters on a base in bf16 and in fp8, by tokens and by pairs of answers (dpo): one text however they run, the CPU's
+    losses, and of pairs log 2 at first. -- [MODEL...]"""
+    case.headers(n_files=500)
+    pairs = f"train.objective=dpo data.train={write_pairs(case, 400)} data.val={case.work}/pairs.tokens train.eval_every=15"
+    for name in case.words or ("head-norms", "cropped"):
+        case.config(name, 4, 256, 4, 256, 256, *FAMILIES[name])
+        base, batch = f"{case.work}/{name}-base", f"train.micro_batch=4 train.global_batch={8 * case.gpus} train.lr=1e-3"
+        case.train(name, f"train.steps=5 {batch} checkpoint.dir={base}")
+        for title, what in (("adapters", ""), ("adapters by pairs", pairs)):
+
+            def train(words):
+                tune = f"train.steps=30 {batch} model.init={base} lora.rank=8 {what} {words}"
+                return case.train(name, tune, limit=200)
+
+            texts = {}
+            for way in ("", "lora.base=fp8", "train.fp8=linear", "lora.base=fp8 train.fp8=linear"):
+                first = train(f"stage=3 {way}")
+                texts[way] = case.trains(f"{name}, {title}, {way or 'bf16'}", first, 30)
+                if what:
+                    ok = bool(texts[way]) and texts[way][0].startswith('"loss": 0.693147182,')
+                    case.claim(ok, f"{name}, {title}, {way or 'bf16'}: the first loss is log 2", first)
+                variants = TUNED if len(way.split()) < 2 else TUNED[:1]
+                case.same_text(f"{name}, {title}, {way or 'bf16'}", texts[way], variants, lambda words: train(f"{words} {way}"))
+            ok = case.dry_run or texts["train.fp8=linear"] == texts["lora.base=fp8 train.fp8=linear"]
+            case.claim(ok, f"{name}, {title}: products in fp8 are the same of either base")
+            near_the_cpu(case, f"{name}, {title}", train)
 
 
 def commands(case):

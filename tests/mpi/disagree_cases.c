@@ -16,7 +16,7 @@
 #include <unistd.h>
 
 #include "tests/mpi/expect.h"
-#include "tests/support/async_device.h"
+#include "tests/support/async/async_device.h"
 #include "tests/support/support.h"
 #include "zero.h"
 

@@ -14,7 +14,7 @@
  *         an eval pass sees it. Checks on every rank: parameters are equal on all ranks; weights agree with an
  *         fp64 optimizer on the exact global gradient; held memory equals the plan; no allocation after step 2; notices
  * are the largest of all ranks'. With fp8 the hash is that of the bytes and scales: those that were gathered, or those
- * that tests/support/fp8_reference.h makes of the bf16 parameters. traffic: also prints the bytes gathered.
+ * that tests/support/fp64/fp8_reference.h makes of the bf16 parameters. traffic: also prints the bytes gathered.
  *     engine_cases mismatch
  *         Rank 1 declares another shape: MISMATCH on all ranks.
  *     engine_cases odd_setting

@@ -20,6 +20,7 @@
 #include "tests/mpi/expect.h"
 #include "tests/support/allocations.h"
 #include "tests/support/trainer.h"
+#include "train/data/data.h"
 #include "train/run.h"
 
 /* ---- measuring ---- */
@@ -63,6 +64,7 @@ static void read_options(int argc, char **argv, options_t *options, zero_comm_t 
     OK(zero_comm_create((zero_comm_kind_t)options->zero.comm, comm));
     allocations_leave_out_other_threads();
     report_init(zero_comm_rank(*comm), zero_comm_size(*comm));
+    OK(data_choose_packing(&options->data));
     OK(options_resolve(options, zero_comm_size(*comm)));
 }
 

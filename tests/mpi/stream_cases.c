@@ -4,7 +4,7 @@
  *
  * Makes the runs between the slashes one after the other. Keys and their defaults:
  *
- *     fp8=none (bf16: matrices are used in fp8, cast by tests/support/fp8_reference.h; fp8: they are gathered so)
+ *     fp8=none (bf16: matrices are used in fp8, cast by tests/support/fp64/fp8_reference.h; fp8: they are gathered so)
  *     device=async (or cpu) stage=3 dtype=bf16 (fp32, fp16) prefetch=1 micro_steps=1 every=0 steps=12 overlap=1
  *     offload=0 (percent of the state; -1: auto) params=0 (percent of the parameters; -1: auto) update=auto (or device,
  * host) threads=0 (of the host's update) buffer=4096 (offload_buffer_bytes; 0: its default) pins=1 (memory can be
@@ -23,7 +23,8 @@
  * noise is added to reduced gradients, by work that takes its time in the stream; 2: weights are pushed behind their
  * update, too) schedule=0 (1: tensors have settings of their own, which change from step to step) cancels=0 (1: before
  * every step passes are begun that are cancelled, anywhere) created=0 (the micro-steps that the engine is created with,
- * before zero_set_micro_steps; 0: micro_steps) loses=0 (1: at the end a peer seems lost, with work under way) load= (a
+ * before zero_set_micro_steps; 0: micro_steps) clip=1 (grad_clip) gradients=fp32 (or bf16) backward=0 (1: units are
+ * updated in backward; needs clip=0) loses=0 (1: at the end a peer seems lost, with work under way) load= (a
  * directory of checkpoints, from whose latest the run continues) save= (one to write to after the steps)
  *
  * Trains a toy whose forward reads every parameter and whose backward reads them again and writes every gradient, all
@@ -44,7 +45,7 @@
 #include "tests/mpi/schedule.h"
 #include "tests/mpi/settings.h"
 #include "tests/mpi/stream/cases.h"
-#include "tests/support/async_device.h"
+#include "tests/support/async/async_device.h"
 #include "tests/support/support.h"
 
 void queue(const run_t *run, void (*work)(void *), const void *args, size_t n_bytes)
@@ -76,6 +77,9 @@ zero_config_t make_config(const settings_t *s)
     if (s->staging > 0)
         config.staging_bytes = (size_t)s->staging;
     config.initial_loss_scale = 1024.0f;
+    config.grad_clip = (float)s->clip;
+    config.gradients = s->gradients ? ZERO_BF16 : ZERO_FP32;
+    config.update = s->backward ? ZERO_UPDATE_IN_BACKWARD : ZERO_UPDATE_IN_STEP;
     config.check = s->check;
     config.offload = s->offload != 0;
     config.offload_ratio = s->offload < 0 ? ZERO_OFFLOAD_AUTO : (float)s->offload / 100.0f;
@@ -208,6 +212,8 @@ static void train(run_t *run)
             set_groups(run, step);
         count_calls(NULL, n_calls);
         queue(run, clear, &run->loss, sizeof run->loss);
+        if (s->backward)
+            OK(zero_set_lr(run->engine, 0.01f));
         for (int k = 0; k < s->micro_steps; k++)
             pass(run, ZERO_PASS_TRAIN, step, k, NULL);
         set_notice(run->engine, zero_comm_rank(run->comm), (uint64_t)step);
@@ -390,7 +396,8 @@ static void run_all(const settings_t *s, zero_comm_t *comm)
     close_run(&run);
 }
 
-static const settings_t defaults = {.stage = 3,
+static const settings_t defaults = {.clip = 1,
+                                    .stage = 3,
                                     .prefetch = 1,
                                     .micro_steps = 1,
                                     .steps = 12,
@@ -451,6 +458,9 @@ static const setting_row_t setting_rows[] = {{"stage", offsetof(settings_t, stag
                                              {"load", offsetof(settings_t, load), SETTING_TEXT},
                                              {"save", offsetof(settings_t, save), SETTING_TEXT},
                                              {"schedule", offsetof(settings_t, schedule), NULL},
+                                             {"clip", offsetof(settings_t, clip), NULL},
+                                             {"gradients", offsetof(settings_t, gradients), "fp32 bf16"},
+                                             {"backward", offsetof(settings_t, backward), NULL},
                                              {"hooks", offsetof(settings_t, hooks), NULL},
                                              {"optimizer", offsetof(settings_t, optimizer), SETTING_OPTIMIZERS},
                                              {"dtype", offsetof(settings_t, dtype), SETTING_DTYPES},

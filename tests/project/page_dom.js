@@ -23,9 +23,12 @@ vm.runInNewContext(scripts[1][2], {document, addEventListener() {}, console});
 
 const lines = byId.charts.find("polyline"), places = lines.map(l => l.attributes.points);
 console.log(`rows ${byId.summary.find("tr").length - 1}`);
-console.log(`charts ${byId.charts.find("svg").length}`);
+console.log(`charts ${byId.charts.find("svg").filter(e => e.attributes.class === "chart").length}`);
 console.log(`lines ${lines.length}`);
 console.log(`colors ${new Set(lines.map(l => l.attributes.stroke)).size}`);
 console.log(`points ${places.reduce((n, p) => n + p.split(" ").length, 0)}`);
 console.log(`bad ${places.filter(p => /NaN|Infinity/.test(p)).length}`);
 console.log(`parts ${byId.parts.find("section").length}`);
+const text = e => (e.text ?? e) + (e.children ?? []).map(text).join("");
+console.log(`first ${byId.summary.find("tr")[1].children.map(text).join("|")}`);
+console.log(`axes ${byId.charts.find("text").filter(e => e.attributes.class === "axis").map(text).join("|")}`);

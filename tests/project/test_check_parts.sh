@@ -9,7 +9,7 @@ cd "$(dirname "${BASH_SOURCE[0]}")/../.." || exit 1
 # shellcheck source=tests/support/claims.sh
 source tests/support/claims.sh
 tree=$scratch/tree
-mkdir -p "$tree"/launch "$tree"/tests/{hosts,random,reference} "$scratch/bin" "$tree/.ci"
+mkdir -p "$tree"/launch "$tree"/tests/{hosts,random,reference,gpu/emulated} "$scratch/bin" "$tree/.ci"
 cp launch/check launch/setup.sh "$tree/launch/"
 cp .ci/run "$tree/.ci/" 2>/dev/null
 printf '#!/bin/sh\necho installed\n' >"$scratch/bin/dpkg-query"
@@ -23,7 +23,8 @@ part_script()
 {
     case $1 in
     slurm) echo "$tree/tests/hosts/slurm" ;;
-    elastic) echo "$tree/tests/run-all" ;;
+    long) echo "$tree/tests/run-all" ;;
+    emulated) echo "$tree/tests/gpu/emulated/run" ;;
     random | hosts | reference) echo "$tree/tests/$1/run" ;;
     *) echo "$tree/tests/$1" ;;
     esac
@@ -33,7 +34,7 @@ part_script()
 parts()
 {
     local part file
-    for part in build lint tests valgrind sanitize elastic random hosts slurm fuzz reference; do
+    for part in build lint tests valgrind sanitize long emulated random hosts slurm fuzz reference; do
         file=$(part_script $part)
         printf '#!/bin/bash\necho "%s: 1 passed, 0 failed, 0 skipped"\n' $part >"$file"
         chmod +x "$file"
@@ -85,7 +86,7 @@ is_gone()
 parts
 claim "without arguments it runs the quick parts" runs 0 "build 1 0 0, lint 1 0 0, tests 1 0 0, valgrind 1 0 0"
 claim "slow names the slow parts, the most valuable first" \
-    runs 0 "build 1 0 0, sanitize 1 0 0, elastic 1 0 0, random 1 0 0, hosts 1 0 0, slurm 1 0 0, fuzz 1 0 0, reference 1 0 0" slow
+    runs 0 "build 1 0 0, sanitize 1 0 0, long 1 0 0, emulated 1 0 0, random 1 0 0, hosts 1 0 0, slurm 1 0 0, fuzz 1 0 0, reference 1 0 0" slow
 parts lint='exit 3'
 claim "a part without counts fails by its exit code, and the next ones run" \
     runs 1 "build 1 0 0, lint 0 1 0, tests 1 0 0, valgrind 1 0 0"
@@ -100,7 +101,7 @@ chmod +x "$hang"
 parts sanitize="$hang & $hang"
 export ZERO_CHECK_LIMIT=10
 claim "a part that exceeds its share is ended; the others run" takes 1 9 \
-    runs 1 "build 1 0 0, sanitize 0 1 0, elastic 1 0 0, random 1 0 0, hosts 1 0 0, slurm 1 0 0, fuzz 1 0 0, reference 1 0 0" slow
+    runs 1 "build 1 0 0, sanitize 0 1 0, long 1 0 0, emulated 1 0 0, random 1 0 0, hosts 1 0 0, slurm 1 0 0, fuzz 1 0 0, reference 1 0 0" slow
 claim "a part that was ended leaves no process behind" is_gone "$hang"
 says_the_share() { grep -q '^FAILED: sanitize was ended: its share of 10 s is [1234] s$' "$scratch/out"; }
 claim "a line names the part that exceeded its share, and the share" says_the_share
@@ -151,9 +152,9 @@ ci() # CODE LINE: its exit code and its last line
     [[ $status -eq $1 && $(tail -n 1 "$scratch/out") == "$2" ]]
 }
 parts
-claim "CI adds up the quick parts and the slow ones" ci 0 "12 passed, 0 failed, 0 skipped"
+claim "CI adds up the quick parts and the slow ones" ci 0 "13 passed, 0 failed, 0 skipped"
 parts fuzz="echo 'fuzz: 8 passed, 1 failed, 2 skipped'; exit 1"
-claim "CI fails if a slow part fails" ci 1 "19 passed, 1 failed, 2 skipped"
+claim "CI fails if a slow part fails" ci 1 "20 passed, 1 failed, 2 skipped"
 printf '#!/bin/bash\nexit 0\n' >"$tree/launch/check"
 claim "CI fails if launch/check does not count anything" ci 1 "0 passed, 0 failed, 0 skipped"
 exit $status

@@ -48,6 +48,19 @@ done
 wrong() { ! agrees sed '7s/loss ./loss 9/' "$scratch/fp64"; }
 claim "... which a wrong number does not" wrong
 
+# shares RANKS: ranks that share the sequence have one rank's 7 losses within 1e-3 (they round differently, and 120 steps
+# of AdamW amplify that), which end below a fiftieth of the first.
+shares()
+{
+    paste -d ' ' <("$build/examples/attention") <(ranks "$1" "$build/examples/attention") | awk '
+        { off = $8 / $4 - 1; if (off * off > 1e-6 || $8 == "") bad = 1 }
+        NR == 1 { first = $8 }
+        END { exit bad || NR != 7 || !($8 < first / 50) }'
+}
+for n in 2 3 4; do
+    claim "examples/attention.c: $n ranks share a sequence, with the losses of one" shares "$n"
+done
+
 # matches FILE COMMAND...: the command prints FILE's words, with its numbers within 1e-6: 5 times what was measured, on one
 # rank and on three.
 matches()

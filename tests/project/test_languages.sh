@@ -35,7 +35,7 @@ int main(void)
 {
     zero_config_t c = zero_config_default();
     printf("%zu %zu %zu %zu %zu %zu %zu\n", sizeof c, sizeof(zero_tensor_desc_t), sizeof(zero_grad_t), sizeof(zero_step_result_t), sizeof(zero_group_t), sizeof(zero_partial_t), sizeof(zero_save_options_t));
-    printf("%zu %zu %zu %zu %zu\n", sizeof(zero_own_optimizer_t), sizeof(zero_own_update_t), sizeof(zero_own_whole_t), sizeof(zero_hooks_t), sizeof(zero_reduced_t));
+    printf("%zu %zu %zu %zu %zu %zu\n", sizeof(zero_own_optimizer_t), sizeof(zero_own_update_t), sizeof(zero_own_whole_t), sizeof(zero_hooks_t), sizeof(zero_reduced_t), sizeof(zero_fp8_param_t));
     printf("%zu\n", c.struct_size);
     printf("%d %d %d %zu %.4f\n", c.prefetch, c.max_skipped_steps, c.loss_scale_window, c.staging_bytes, (double)c.offload_ram);
     return 0;
@@ -73,10 +73,12 @@ program layout
     type(zero_own_whole_t) :: whole
     type(zero_hooks_t) :: hooks
     type(zero_reduced_t) :: reduced
+    type(zero_fp8_param_t) :: in_fp8
     c = zero_config_default()
     print '(i0,6(1x,i0))', c_sizeof(c), c_sizeof(desc), c_sizeof(grad), c_sizeof(outcome), c_sizeof(group), &
         c_sizeof(partial), c_sizeof(options)
-    print '(i0,4(1x,i0))', c_sizeof(own), c_sizeof(update), c_sizeof(whole), c_sizeof(hooks), c_sizeof(reduced)
+    print '(i0,5(1x,i0))', c_sizeof(own), c_sizeof(update), c_sizeof(whole), c_sizeof(hooks), c_sizeof(reduced), &
+        c_sizeof(in_fp8)
     print '(i0)', c%struct_size
     if (len(zero_last_error_text()) /= 0) error stop 1
     if (zero_config_init(c, 1_c_size_t) == ZERO_OK) error stop 1
@@ -237,7 +239,7 @@ c = libzero.Config.default()
 print(*map(ctypes.sizeof, (c, libzero.TensorDesc, libzero.Grad, libzero.StepResult, libzero.Group, libzero.Partial,
                            libzero.SaveOptions)))
 print(*map(ctypes.sizeof, (_callbacks._OwnOptimizer, _callbacks._Update, _callbacks._Whole, _callbacks._Hooks,
-                           _callbacks._Reduced)))
+                           _callbacks._Reduced, libzero.Fp8Param)))
 print(c.struct_size)
 print(c.prefetch, c.max_skipped_steps, c.loss_scale_window, c.staging_bytes, f"{c.offload_ram:.4f}")
 

@@ -195,11 +195,13 @@ static bool is_word_char(char c)
     return isalnum((unsigned char)c) || c == '_';
 }
 
-/* Returns whether `text` has the whole word. */
+/* Returns whether `text` has the whole word. memmem, since AddressSanitizer measures the whole text at each strstr. */
 static bool has_word(const char *text, const char *word)
 {
-    size_t n = strlen(word);
-    for (const char *at = strstr(text, word); at; at = strstr(at + 1, word))
+    const size_t n = strlen(word);
+    const char *const end = text + strlen(text);
+    for (const char *at = memmem(text, (size_t)(end - text), word, n); at;
+         at = memmem(at + 1, (size_t)(end - at - 1), word, n))
         if ((at == text || !is_word_char(at[-1])) && !is_word_char(at[n]))
             return true;
     return false;

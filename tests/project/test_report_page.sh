@@ -32,10 +32,31 @@ for runs in 1 64; do
     claim "... whose script passes no list as arguments" passes_no_list
     # Charts: loss with validation, learning rate, milliseconds. A run has 3 * 3,999 points and 39 of validation.
     if command -v node >/dev/null; then
-        claim "... and draws every run, in a color of its own" draws "rows $runs" "charts 3" "lines $((4 * runs))" \
-            "colors $runs" "points $((runs * (3 * 3999 + 39)))" "bad 0" "parts 0"
+        claim "... and draws every run, in a color of its own, with names of axes and numbers in units" draws "rows $runs" "charts 3" "lines $((4 * runs))" \
+            "colors $runs" "points $((runs * (3 * 3999 + 39)))" "bad 0" "parts 0" \
+            "first $scratch/run1.jsonl|3,999||1.5 min|0.0023|1.0000|||" "axes step|nats per token|step|rate|step|ms"
     else
         echo "SKIP: a report's script is run: node is not installed"
     fi
 done
+# Cells of a column have one unit, the largest value's, and as many digits behind the point.
+has_one_unit()
+{
+    printf '{"step": 1, "loss": 2, "step_ms": 7200000, "tokens_per_s": 47123.4, "device_bytes": 64424509440, "tokens": 1234567}\n' \
+        >"$scratch/run1.jsonl"
+    printf '{"step": 1, "loss": 2, "step_ms": 36000, "device_bytes": 1073741824, "host_bytes": 23068672, "val_loss": 3, "val_loss.code": 2.5}\n' \
+        >"$scratch/run2.jsonl"
+    report && node tests/project/page_dom.js "$scratch/report.html" >"$scratch/drawn" &&
+        grep -qxF "first $scratch/run1.jsonl|1|1,234,567|2.000 h|2.0000|||47,123|60.0 GiB|" "$scratch/drawn" &&
+        sed -i 's/^{"step": 1, "loss": 2, "step_ms": 7200000/{"step": 1, "loss": 2, "step_ms": 15000/' "$scratch/run1.jsonl" &&
+        mv "$scratch/run1.jsonl" "$scratch/run3.jsonl" && report &&
+        node tests/project/page_dom.js "$scratch/report.html" >"$scratch/drawn" &&
+        grep -qxF "first $scratch/run2.jsonl|1||36 s|2.0000|3.0000|2.5000||1.0 GiB|22 MiB" "$scratch/drawn"
+}
+if command -v node >/dev/null; then
+    rm -f "$scratch"/run*.jsonl
+    claim "numbers of a column have one unit" has_one_unit
+else
+    echo "SKIP: a report's script is run: node is not installed"
+fi
 exit $status

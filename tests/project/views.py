@@ -3,7 +3,10 @@
     views.py [REFUSED]    without ml_dtypes, bf16 is refused with what to do; REFUSED: as if it were not installed
 """
 
+import json
+import struct
 import sys
+import tempfile
 
 import numpy
 
@@ -23,6 +26,34 @@ def engine_of(comm, dtype):
                             grad_clip=0.0, weight_decay=0.0, initial_loss_scale=1.0)
     engine.init_parameters()
     return engine, unit, trained, frozen
+
+
+def e4m3(byte):
+    exponent, mantissa = byte >> 3 & 15, byte & 7
+    value = (8 + mantissa) * 2.0 ** (exponent - 10) if exponent else mantissa * 2.0 ** -9
+    return -value if byte >> 7 else value
+
+
+def holds_bytes(comm):
+    """A frozen matrix in fp8: 0.9 is 0.8984375 in bf16, which as 0.8984375 * 128 = 115 lies between 112 and 120."""
+    model = libzero.Model()
+    unit = model.add_unit("unit")
+    matrix = model.add_tensor(unit, "matrix", (2, 2), frozen=True, frozen_fp8=True)
+    other = model.add_tensor(unit, "other", (2, 2))
+    engine = libzero.Engine(comm, libzero.Device(comm), model, dtype=libzero.BF16)
+    header = json.dumps({"matrix": {"dtype": "F32", "shape": [2, 2], "data_offsets": [0, 16]},
+                         "other": {"dtype": "F32", "shape": [2, 2], "data_offsets": [16, 32]}}).encode()
+    with tempfile.TemporaryDirectory() as directory:
+        with open(directory + "/model.safetensors", "wb") as file:
+            file.write(struct.pack("<Q", len(header)) + header + 2 * VALUES.tobytes())
+        engine.load_weights(directory)
+    engine.begin(libzero.PASS_EVAL)
+    with engine.forward(unit):
+        view, scales = engine.param_fp8(matrix)
+        assert view.dtype.name == "uint8" and view.shape == (2, 2) and not view.flags.writeable, view
+        assert scales[0] * scales[1] == 1 and scales[1] == 128, scales
+        assert [e4m3(int(byte)) * scales[0] for byte in view.flat] == [0.25, -1.5, 0.875, 3], view
+        assert "not gathered in fp8" in message_of(ValueError, engine.param_fp8, other)
 
 
 def message_of(kind, function, *args):
@@ -77,6 +108,7 @@ with libzero.Comm() as comm:
     fp16 = VALUES.astype(numpy.float16).astype(numpy.float32)
     holds_numbers(comm, libzero.FP32, "float32", VALUES)
     holds_numbers(comm, libzero.FP16, "float16", fp16)
+    holds_bytes(comm)
     if sys.argv[1:]:
         refuses(comm)
     else:

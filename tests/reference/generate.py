@@ -28,6 +28,9 @@ for name, (make_config, dtype, file_bytes) in MODELS.items():
     torch.manual_seed(1)
     folder = os.path.join(sys.argv[2], "generate-" + name)
     made = AutoModelForCausalLM.from_config(config_of(make_config), dtype=torch.float32).to(getattr(torch, dtype))
+    multiplies = name.startswith("gemma3") or getattr(made.config, "embedding_multiplier", 1.0) != 1.0
+    if multiplies:  # else a tied head would repeat its input
+        made.get_input_embeddings().weight.data *= 0.1
     made.save_pretrained(folder, max_shard_size=file_bytes or "5GB")
     model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()
     prompt = list(PROMPT.encode())

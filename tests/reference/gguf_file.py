@@ -9,6 +9,7 @@ llama.cpp and which pip downloads once into build/llama.cpp (77 MB), with senten
 Needs torch and transformers. Prints "ok: claim", "FAILED: claim" or "SKIP: reason".
 """
 
+import fcntl
 import glob
 import json
 import os
@@ -63,7 +64,14 @@ def claim(text, holds):
 
 
 def find_converter():
-    """Returns the folder of the converter; None: there is none."""
+    """Returns the folder of the converter; None: there is none. Two scripts look for it at a time."""
+    os.makedirs(os.path.dirname(ROOM), exist_ok=True)
+    with open(ROOM + ".lock", "w", encoding="utf-8") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        return find_or_download()
+
+
+def find_or_download():
     folder = os.environ.get("LLAMA_CPP", ROOM)
     if os.path.exists(os.path.join(folder, PARTS[0])):
         return os.path.abspath(folder)

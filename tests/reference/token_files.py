@@ -50,7 +50,7 @@ def load(name):
     """A token file by its format's text: header, tokens, documents' starts, and whether each token counts."""
     data = read(name)
     magic, version, width, n, vocab, tokenizer, n_documents, mask = struct.unpack("<8sIIQQQQI", data[:52])
-    assert magic == b"ZEROTOK\0" and version == 1 and data[52:64] == bytes(12)
+    assert magic == b"ZEROTOK\0" and version == 1 and data[52:56] == bytes(4) and data[56:64] != bytes(8)
     tokens = struct.unpack("<%d%s" % (n, {1: "B", 2: "H", 4: "I"}[width]), data[64:64 + n * width])
     at = 64 + (n * width + 7) // 8 * 8
     starts = struct.unpack("<%dQ" % n_documents, data[at:at + 8 * n_documents])
@@ -155,9 +155,73 @@ def answers_alone_count():
         assert tokenizer.decode(counted, skip_special_tokens=False) == answers
 
 
+def records_of_other_formats_are_the_same_dialogues():
+    ask, answer = {"role": "user", "content": "2+2?\n\nbriefly"}, {"role": "assistant", "content": "4"}
+    earlier = [{"role": "user", "content": "hi"}, {"role": "assistant", "content": "hello"}]
+    same = {  # records of one dialogue
+        "messages": {"messages": earlier + [ask, answer]},
+        "sharegpt": {"conversations": [{"from": who, "value": text} for who, text in
+                                       (("human", "hi"), ("gpt", "hello"), ("human", ask["content"]), ("gpt", "4"))]},
+        "alpaca": {"instruction": "2+2?", "input": "briefly", "output": "4", "history": [["hi", "hello"]]},
+        "prompt-completion": {"prompt": earlier + [ask], "completion": [answer]},
+    }
+
+    def made(form, *records):
+        with open(path_of("records.jsonl"), "w", encoding="utf-8") as file:
+            file.write("".join(json.dumps(record) + "\n" for record in records))
+        code, said = run("-t", "bpe", "-o", "records.tokens", "--format", form, "records.jsonl")
+        return (*load("records.tokens"), said) if code == 0 else (None, None, None, said)
+    tokens, _, counts, _ = made("messages", same["messages"])
+    for form in ("sharegpt", "alpaca"):
+        assert made(form, same[form])[:3:2] == (tokens, counts), form
+    last = made("messages", {"messages": [earlier[0], {**earlier[1], "weight": 0}, ask, {**answer, "weight": 1}]})
+    assert last[0] == tokens and 0 < sum(last[2]) < sum(counts)
+    assert made("prompt-completion", same["prompt-completion"])[:3:2] == (tokens, last[2])
+    tokenizer = tokenizers.Tokenizer.from_file(path_of("bpe/tokenizer.json"))
+    tokens, _, counts, _ = made("prompt-completion", {"prompt": "2+2=", "completion": " 4"})
+    assert tokenizer.decode(tokens, skip_special_tokens=False) == "2+2= 4<|endoftext|>"
+    assert tokenizer.decode([t for t, c in zip(tokens, counts) if c], skip_special_tokens=False) == " 4<|endoftext|>"
+    said = made("messages", {"messages": [ask]}, {"messages": [ask, answer]})[3]
+    assert "1 documents have no token that counts" in said, said
+    for form, record, why in (
+            ("messages", {"messages": [ask, {**answer, "weight": 0.5}]}, "the weight of a message is 0.5"),
+            ("messages", {"messages": [ask, {**answer, "content": None}]}, "is null, and it has no tool_calls"),
+            ("messages", {"messages": [ask, {**answer, "content": None, "tool_calls": [{}]}]}, "has tool_calls, which"),
+            ("messages", {"messages": [ask, answer], "tools": [{"name": "f"}]}, "tools, which the chat template has no use"),
+            ("messages", {"messages": [ask, answer], "tools": "{"}, "'tools' is a text that is not JSON"),
+            ("messages", {"messages": [{**ask, "content": [{"type": "image"}]}, answer]}, "parts that are not text"),
+            ("messages", {"messages": [ask, {**answer, "content": [{"type": "text", "text": None}]}]}, "parts that are not"),
+            ("sharegpt", {"conversations": [{"from": ["human"], "value": "hi"}]}, "a turn is from ['human']"),
+            ("alpaca", {**same["alpaca"], "input": 5}, "'input' is no text"),
+            ("alpaca", {**same["alpaca"], "history": 5}, "'history' is no list of pairs"),
+            ("preference", {"chosen": "", "rejected": ""}, "an answer of a pair is empty")):
+        said = made(form, record)[3]
+        assert "line 1: " in said and why in said and "Traceback" not in said, said
+    with open(path_of("records.jsonl"), "w", encoding="utf-8") as file:
+        file.write("[" * 100000)
+    code, said = run("-t", "bpe", "-o", "records.tokens", "--chat", "records.jsonl")
+    assert code == 1 and "line 1: not JSON" in said and "Traceback" not in said, said
+
+
+def swap_merges(content):
+    merges = content["model"]["merges"]
+    merges[10], merges[11] = merges[11], merges[10]
+    return content
+
+
+def saved_again(name, change):
+    """The tokenizer as its library saves it, on one line, with settings that change no token."""
+    tokenizer = tokenizers.Tokenizer.from_file(path_of("bpe/tokenizer.json"))
+    tokenizer.enable_truncation(64)
+    tokenizer.enable_padding()
+    os.makedirs(path_of(name), exist_ok=True)
+    with open(path_of(name + "/tokenizer.json"), "w", encoding="utf-8") as file:
+        json.dump(change(json.loads(tokenizer.to_str())), file)
+
+
 def zerotrain_takes_the_files_with_their_tokenizer_only():
     def train(tokenizer, *more):
-        settings = ["model.layers=1", "model.dim=16", "model.heads=2", "model.seq_len=16", "model.vocab_size=1000",
+        settings = ["model.layers=1", "model.dim=16", "model.heads=2", "model.seq_len=64", "model.vocab_size=1000",
                     "data.train=chat.tokens", "train.steps=2", "train.global_batch=2", "device.type=cpu",
                     "model.tokenizer=" + tokenizer, *more]
         with open(path_of("empty.ini"), "w", encoding="utf-8") as file:
@@ -167,15 +231,27 @@ def zerotrain_takes_the_files_with_their_tokenizer_only():
     done = train("bpe", "checkpoint.dir=ck")
     assert done.returncode == 0, done.stderr
     assert read("ck/latest/tokenizer.json") == read("bpe/tokenizer.json")
+    saved_again("again", lambda content: content)
+    done = train("again")
+    assert done.returncode == 0 and "makes the same tokens" in done.stderr, done.stderr
+    saved_again("swapped", swap_merges)
+    done = train("swapped")
+    assert done.returncode == 2 and "merges or how text is split differ" in done.stderr, done.stderr
     must_run("--train-bpe", "300", "-o", "small", "lines.jsonl", "--field", "body")
     done = train("small")
     assert done.returncode == 2 and "another tokenizer.json" in done.stderr, done.stderr
 
 
+def drop_merges(content):
+    content["model"]["dropout"] = 0.1
+    return content
+
+
 def bad_input_is_one_line():
+    saved_again("wet", drop_merges)
     for arguments, says in ((["-t", "bpe", "nowhere"], "no file or folder"), (["-t", "nowhere", "texts"], "neither"),
                             (["-t", "bpe", "lines.jsonl"], "no object with the field 'text'"),
-                            (["-t", "bpe", "--chat", "texts"], "--chat reads .jsonl"),
+                            (["-t", "wet", "texts"], "dropout is 0.1"), (["-t", "bpe", "--chat", "texts"], "--chat reads .jsonl"),
                             (["-t", "bpe", "--chat", "--field", "body", "lines.jsonl"], "is no list of messages")):
         code, said = run("-o", "bad.tokens", *arguments)
         assert code == 1 and says in said and "Traceback" not in said, said
@@ -260,6 +336,7 @@ def roles_and_ends_are_told():
 
 CLAIMS = [own_tokenizer_is_the_same_twice, texts_are_encoded_as_by_the_library, lines_are_encoded_as_by_the_library,
           jobs_do_not_change_the_bytes, a_killed_run_continues_to_the_same_bytes, answers_alone_count,
+          records_of_other_formats_are_the_same_dialogues,
           zerotrain_takes_the_files_with_their_tokenizer_only, bad_input_is_one_line,
           a_run_does_not_continue_with_another_template, what_is_no_text_is_left_out_and_counted,
           a_large_text_is_the_same_in_pieces, bad_lines_have_numbers_and_can_be_skipped, roles_and_ends_are_told]

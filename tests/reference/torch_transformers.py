@@ -19,6 +19,10 @@ GPT2 = transformers.GPT2Config(n_layer=3, n_embd=48, n_head=4, vocab_size=VOCAB,
                                attn_pdrop=0)
 LLAMA = transformers.LlamaConfig(num_hidden_layers=9, hidden_size=24, num_attention_heads=4, num_key_value_heads=2,
                                  intermediate_size=52, vocab_size=VOCAB, max_position_embeddings=64, eos_token_id=VOCAB - 1)
+# What zerotrain refuses: convolutions in place of most of the attention.
+LFM2 = transformers.Lfm2Config(num_hidden_layers=3, hidden_size=24, num_attention_heads=4, num_key_value_heads=2,
+                               intermediate_size=52, vocab_size=VOCAB, max_position_embeddings=64, full_attn_idxs=[1],
+                               block_auto_adjust_ff_dim=False, tie_word_embeddings=False, eos_token_id=VOCAB - 1)
 
 
 def make(config):
@@ -30,7 +34,8 @@ def units(model):
     if model.config.model_type == "gpt2":  # the head has the embedding's weights
         body = model.transformer
         return [body.wte, body.wpe, *body.h, body.ln_f, model.lm_head]
-    return [model.model.embed_tokens, *model.model.layers, model.model.norm, model.lm_head]
+    norm = model.model.embedding_norm if model.config.model_type == "lfm2" else model.model.norm
+    return [model.model.embed_tokens, *model.model.layers, norm, model.lm_head]
 
 
 def tokens(step, micro):
@@ -93,7 +98,7 @@ def run_on_ranks(folder):
         if comm.rank == 0:
             print(f"{'ok' if holds else 'FAILED'}: transformers by libzero.torch, {comm.size} ranks: {text}", flush=True)
 
-    for config in (GPT2, LLAMA):
+    for config in (GPT2, LFM2, LLAMA):
         kind, wanted, model = config.model_type, by_torch(config), make(config)
         sharded, numbers = by_libzero(comm, model)
         far = distance(numbers, wanted)

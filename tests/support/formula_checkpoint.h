@@ -131,7 +131,7 @@ static inline int run_save(const char *directory, zero_dtype_t dtype, int stage,
 static inline void run_ranks_that_say(int n_ranks, const char *arguments, const char *says)
 {
     support_output_t output;
-    int exit_code = support_mpirun(&output, SCRATCH_LIMIT_S, n_ranks, "%s/tests/unit/zero/%s %s", support_build(),
+    int exit_code = support_mpirun(&output, SCRATCH_LIMIT_S, n_ranks, "%s/tests/unit/checkpoint/%s %s", support_build(),
                                    program_invocation_short_name, arguments);
     ck_assert_msg(exit_code == 0, "%d ranks, %s: exit code %d\n%s", n_ranks, arguments, exit_code, output.err);
     ck_assert_msg(!says || strstr(output.err, says), "'%s' is not in: %s", says, output.err);

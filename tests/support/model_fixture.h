@@ -161,7 +161,7 @@ static inline void array_free(array_t *a)
 
 static inline zero_weight_t array_weight(const array_t *a)
 {
-    return (zero_weight_t){a->data, a->dtype};
+    return (zero_weight_t){.data = a->data, .dtype = a->dtype};
 }
 
 static inline zero_grad_t array_grad(const array_t *a, bool accumulate)

@@ -66,6 +66,21 @@ static inline void *shard_copy(const void *from, size_t n_bytes)
 }
 
 /* Random bit patterns, which read as floats are numbers of every kind. */
+/* Sums to fp32. */
+static inline zero_status_t shard_sum(const zero_shard_kernels_t *kernels, float *out, const void *const *slices,
+                                      int n_slices, zero_dtype_t dtype, size_t n_elems, bool accumulates,
+                                      zero_norm_t *norm)
+{
+    const zero_sum_t sum = {.out = out,
+                            .accumulates = accumulates,
+                            .slices = slices,
+                            .n_slices = n_slices,
+                            .dtype = dtype,
+                            .n_elems = n_elems,
+                            .norm = norm};
+    return kernels->sum_slices(&sum, NULL);
+}
+
 static inline float *shard_any_floats(uint64_t *random, size_t n_elems)
 {
     float *x = shard_alloc(n_elems * sizeof *x);

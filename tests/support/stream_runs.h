@@ -7,7 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "tests/support/async_device.h"
+#include "tests/support/async/async_device.h"
 #include "tests/support/support.h"
 
 #define LIMIT_S 120.0

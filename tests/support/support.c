@@ -266,6 +266,16 @@ bool support_is_left_to_plain_build(void)
 #endif
 }
 
+TCase *support_long_case(Suite *suite, double timeout_s)
+{
+    static TCase *group; /* reachable, also if no suite has it */
+    group = tcase_create("long");
+    tcase_set_timeout(group, timeout_s);
+    if (getenv("ZERO_TEST_SLOW"))
+        suite_add_tcase(suite, group);
+    return group;
+}
+
 void support_output_free(support_output_t *output)
 {
     free(output->out);
@@ -298,6 +308,20 @@ char *support_read_file(const char *path, size_t *n_bytes)
     if (n_bytes)
         *n_bytes = (size_t)stat.st_size;
     return take_captured(fd);
+}
+
+char *support_metric_rows(const char *path)
+{
+    char *text = support_read_file(path, NULL), *rest = text;
+    char *rows = calloc(1, strlen(text) + 1);
+    for (char *line; (line = strsep(&rest, "\n")) && line[0];) {
+        char *end = strstr(line, ", \"lr\"");
+        ck_assert_msg(end != NULL, "%s", line);
+        *end = 0;
+        strcat(strcat(rows, line), "\n");
+    }
+    free(text);
+    return rows;
 }
 
 /* Truncates the file to its new length at the end, not to 0 first: ext4 flushes a file that was truncated to 0 when it

@@ -62,6 +62,16 @@ bool support_leaves_out(int n_ranks);
  * returns. */
 bool support_is_left_to_plain_build(void);
 
+/* Returns a group `long` of tests, which only run if ZERO_TEST_SLOW is set in the environment: part `long` of
+ * launch/check, which finds it by this call. */
+TCase *support_long_case(Suite *suite, double timeout_s);
+/* Adds the first n_quick of a test's n turns to a group, and the others to one of support_long_case. */
+#define SUPPORT_ADD_LOOP(group, lengthy, test, n_quick, n)                                                             \
+    do {                                                                                                               \
+        tcase_add_loop_test(group, test, 0, n_quick);                                                                  \
+        tcase_add_loop_test(lengthy, test, n_quick, n);                                                                \
+    } while (0)
+
 /* The rank, in a shell under mpirun. It lets one rank behave differently: Open MPI 5.0 crashes on "program : program".
  */
 #define SUPPORT_RANK "${OMPI_COMM_WORLD_RANK:-$PMIX_RANK}"
@@ -79,6 +89,8 @@ size_t support_count(const char *text, const char *needle);
 
 /* The whole file, closed by a zero that n_bytes (may be NULL) does not count. Free it. */
 char *support_read_file(const char *path, size_t *n_bytes);
+/* step, loss and grad_norm of every row of a file of metrics. Free it. */
+char *support_metric_rows(const char *path);
 void support_write_file(const char *path, const void *data, size_t n_bytes);
 /* Writes a safetensors file, from the format's description alone: the header's length in 8 bytes, least significant
  * first, then header and data. */

@@ -8,6 +8,7 @@
 #define ZERO_TEST_TRAINER_H
 
 #include "train/model/model.h"
+#include "train/model/sequence.h"
 #include "train/options/options_table.h"
 #include "train/report/report.h"
 
@@ -48,7 +49,9 @@ static inline zero_status_t trainer_prepare(trainer_t *t, const options_t *optio
 static inline zero_status_t trainer_open(trainer_t *t, const options_t *options, zero_comm_t *comm)
 {
     ZERO_TRY(trainer_prepare(t, options, comm));
-    return model_attach(&t->model, t->device, t->engine, 1);
+    ZERO_TRY(sequence_create(&t->model, zero_comm_rank(comm)));
+    ZERO_TRY(model_attach(&t->model, t->device, t->engine, 1));
+    return sequence_attach(&t->model);
 }
 
 static inline void trainer_close(trainer_t *t)

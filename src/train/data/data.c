@@ -12,13 +12,12 @@
  */
 #include "train/data/data.h"
 #include "base/system.h"
-#include "train/data/data_files.h"
+#include "train/data/sequences.h"
 #include "train/data/shuffle.h"
-#include "train/data/token_files.h"
-#include "train/data/token_format.h"
 #include "train/report/report.h"
 
 #include <inttypes.h>
+#include <math.h>
 #include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
@@ -26,25 +25,24 @@
 typedef struct batch {
     int64_t step, position; /* of the step's first sequence, in the endless order */
     int micro_step;
-    int32_t *inputs, *targets; /* [micro_batch, seq_len] each */
-    int32_t *starts;           /* likewise; NULL: documents are not separate */
-    int64_t n_counted;         /* targets of the whole step */
-    token_fault_t fault;       /* status ZERO_OK: all tokens were read and are in the vocabulary */
-    const token_file_t *at;    /* the file that has the fault */
+    int32_t *inputs, *targets; /* [micro_batch, part_len] each */
+    int32_t *starts;           /* [micro_batch, seq_len]; NULL: not asked for */
+    int32_t *documents;        /* [micro_batch * seq_len + 1]; NULL: there are no pairs */
+    int64_t n_counted;         /* targets of the whole step, or pairs */
+    sequence_fault_t fault;
 } batch_t;
 
 typedef enum reader_state { READER_IDLE, READER_BUSY, READER_DONE, READER_QUIT } reader_state_t;
 
 struct data {
     data_spec_t spec; /* without paths */
-    data_files_t files;
+    sequences_t sequences;
     int64_t counted_at, n_counted; /* a step's position, and the targets that count in it; as the back batch */
     int micro_steps;
     int64_t start_step, start_position; /* set by data_start_at */
 
     batch_t front, back;
-    int32_t *tokens; /* what the batches point into, and begins */
-    int32_t *begins; /* [seq_len + 1]: as the back batch; scratch */
+    int32_t *tokens; /* what the batches point into */
 
     pthread_t reader;
     bool has_reader;
@@ -58,83 +56,28 @@ struct data {
 /* Returns the sequence at `position` of the endless order. */
 static int64_t sequence_at(const data_t *data, int64_t position)
 {
-    int64_t epoch = position / data->files.n_sequences, index = position % data->files.n_sequences;
+    int64_t epoch = position / data->sequences.n, index = position % data->sequences.n;
     if (!data->spec.shuffle)
         return index;
-    return (int64_t)shuffle_index(data->spec.seed, (uint64_t)epoch, (uint64_t)data->files.n_sequences, (uint64_t)index);
+    return (int64_t)shuffle_index(data->spec.seed, (uint64_t)epoch, (uint64_t)data->sequences.n, (uint64_t)index);
 }
 
-/* Finds the documents that begin in the inputs and targets of the sequence at token `first` of batch->at. */
-static zero_status_t find_documents(const data_t *data, int64_t first, int64_t *n_begins, batch_t *batch)
+/* Returns how many ranks, or groups of them that share sequences, read micro-batches of their own. */
+static int64_t n_readers(const data_spec_t *spec)
 {
-    *n_begins = 0;
-    return data->spec.separate
-               ? token_documents_find(batch->at, first, data->spec.seq_len + 1, data->begins, n_begins, &batch->fault)
-               : ZERO_OK;
+    return spec->sequence_ranks > 1 ? spec->world_size / spec->sequence_ranks : spec->world_size;
 }
 
-/* Sets where the documents of a sequence begin, and removes the targets that are the first token of one: nothing before
- * it says what it is. */
-static void separate_documents(const data_t *data, int64_t n_begins, int32_t *starts, int32_t *targets)
-{
-    const int64_t seq_len = data->spec.seq_len;
-    int32_t start = 0;
-    int64_t t = 0;
-    for (int64_t i = 0; i <= n_begins; i++) {
-        int64_t begin = i < n_begins ? data->begins[i] : seq_len;
-        for (; t < begin; t++)
-            starts[t] = start;
-        start = (int32_t)begin;
-        if (i < n_begins && begin > 0)
-            targets[begin - 1] = DATA_NO_TARGET;
-    }
-}
-
-/* Reads a sequence into row `row` of the batch. */
-static zero_status_t read_sequence(const data_t *data, int64_t sequence, int64_t row, batch_t *batch)
-{
-    const int64_t seq_len = data->spec.seq_len, vocab_size = data->spec.vocab_size;
-    int32_t *inputs = batch->inputs + row * seq_len, *targets = batch->targets + row * seq_len;
-    int64_t first;
-    batch->at = data_files_find(&data->files, sequence, seq_len, &first);
-    ZERO_TRY(token_file_read(batch->at, first, seq_len, vocab_size, inputs, &batch->fault));
-    memcpy(targets, inputs + 1, (size_t)(seq_len - 1) * sizeof *targets);
-    ZERO_TRY(token_file_read(batch->at, first + seq_len, 1, vocab_size, targets + seq_len - 1, &batch->fault));
-    ZERO_TRY(token_mask_apply(batch->at, first + 1, seq_len, DATA_NO_TARGET, targets, &batch->fault));
-    if (!data->spec.separate)
-        return ZERO_OK;
-    int64_t n_begins;
-    ZERO_TRY(find_documents(data, first, &n_begins, batch));
-    separate_documents(data, n_begins, batch->starts + row * seq_len, targets);
-    return ZERO_OK;
-}
-
-/* Counts the targets that count in the sequence at token `first` of batch->at: by the mask, without the first tokens of
- * documents. */
-static zero_status_t count_sequence(const data_t *data, int64_t first, batch_t *batch, int64_t *n_counted)
-{
-    int64_t n_begins;
-    ZERO_TRY(token_mask_count(batch->at, first + 1, data->spec.seq_len, n_counted, &batch->fault));
-    ZERO_TRY(find_documents(data, first, &n_begins, batch));
-    for (int64_t i = 0; i < n_begins; i++) {
-        int64_t n = 0;
-        if (data->begins[i] > 0)
-            ZERO_TRY(token_mask_count(batch->at, first + data->begins[i], 1, &n, &batch->fault));
-        *n_counted -= n;
-    }
-    return ZERO_OK;
-}
-
-/* Adds up the targets that count in the sequences of a whole step. */
+/* Adds up the targets that count, or the pairs, in the sequences of a whole step. */
 static zero_status_t count_step(const data_t *data, batch_t *batch, int64_t *n_counted)
 {
-    const int64_t seq_len = data->spec.seq_len;
     *n_counted = 0;
     for (int64_t position = 0; position < data->spec.global_batch; position++) {
         int64_t n = 0, sequence = sequence_at(data, batch->position + position);
-        int64_t first;
-        batch->at = data_files_find(&data->files, sequence, seq_len, &first);
-        ZERO_TRY(count_sequence(data, first, batch, &n));
+        if (data->spec.pairs)
+            n = sequence_n_pairs(&data->sequences, sequence);
+        else
+            ZERO_TRY(sequence_count(&data->sequences, sequence, &n, &batch->fault));
         *n_counted += n;
     }
     return ZERO_OK;
@@ -144,7 +87,7 @@ static zero_status_t count_step(const data_t *data, batch_t *batch, int64_t *n_c
 static void count_targets(data_t *data, batch_t *batch)
 {
     batch->n_counted = data->spec.global_batch * data->spec.seq_len;
-    if (!data->files.has_mask)
+    if (!sequences_have_mask(&data->sequences))
         return;
     if (data->counted_at != batch->position) {
         data->counted_at = -1;
@@ -164,15 +107,32 @@ static bool find_position(const data_t *data, int64_t step, int64_t *position)
            *position <= INT64_MAX - global_batch;
 }
 
+/* Sets where the documents of a batch begin, whose sequences are at `first` of the endless order and behind it. */
+static void find_documents(const data_t *data, int64_t first, int32_t *documents)
+{
+    const int64_t n_rows = data->spec.micro_batch * data->spec.seq_len;
+    int64_t n = 0;
+    for (int64_t i = 0; i < data->spec.micro_batch; i++)
+        n += sequence_documents(&data->sequences, sequence_at(data, first + i), i * data->spec.seq_len, documents + n);
+    while (n <= n_rows)
+        documents[n++] = (int32_t)n_rows;
+}
+
 static void read_batch(data_t *data, batch_t *batch)
 {
     const data_spec_t *spec = &data->spec;
-    int64_t v = (int64_t)batch->micro_step * spec->world_size + spec->rank; /* of the step's micro-batches */
+    const int64_t reader = spec->rank / (spec->world_size / n_readers(spec));
+    int64_t v = batch->micro_step * n_readers(spec) + reader; /* of the step's micro-batches */
     int64_t first = batch->position + v * spec->micro_batch;
-    batch->fault.status = ZERO_OK;
+    batch->fault.why.status = ZERO_OK;
     count_targets(data, batch);
-    for (int64_t i = 0; i < spec->micro_batch && batch->fault.status == ZERO_OK; i++)
-        (void)read_sequence(data, sequence_at(data, first + i), i, batch);
+    if (batch->documents)
+        find_documents(data, first, batch->documents);
+    for (int64_t i = 0; i < spec->micro_batch && batch->fault.why.status == ZERO_OK; i++) {
+        const int64_t at = i * data->sequences.part_len;
+        (void)sequence_read(&data->sequences, sequence_at(data, first + i), batch->inputs + at, batch->targets + at,
+                            batch->starts ? batch->starts + i * spec->seq_len : NULL, &batch->fault);
+    }
 }
 
 /* ---- The reader ---- */
@@ -229,25 +189,48 @@ static zero_status_t start_reader(data_t *data)
 
 /* ---- The public calls ---- */
 
+zero_status_t data_choose_steps(const data_spec_t *spec, train_options_t *train)
+{
+    int64_t n;
+    if (train->epochs <= 0.0)
+        return ZERO_OK;
+    ZERO_TRY(sequences_count(spec, &n));
+    const double rounding = 1e-9, steps = ceil(train->epochs * (double)n / (double)train->global_batch - rounding);
+    if (steps > 1e12)
+        return report_error(ZERO_ERROR_USAGE, "[train] epochs: %g passes over %" PRId64 " sequences are %g steps",
+                            train->epochs, n, steps);
+    train->steps = steps < 1.0 ? 1 : (int64_t)steps;
+    report("[train] epochs = %g: %" PRId64 " step%s of %" PRId64 " sequences, of which there are %" PRId64,
+           train->epochs, train->steps, train->steps == 1 ? "" : "s", train->global_batch, n);
+    return ZERO_OK;
+}
+
 static bool spec_is_sound(const data_spec_t *spec)
 {
     return spec->paths && spec->vocab_size >= 1 && spec->vocab_size <= INT32_MAX && spec->seq_len >= 1 &&
            spec->seq_len < INT64_MAX && spec->world_size >= 1 && spec->rank >= 0 && spec->rank < spec->world_size &&
-           spec->micro_batch >= 1 && spec->global_batch >= 1 && spec->global_batch % spec->world_size == 0 &&
-           spec->global_batch / spec->world_size % spec->micro_batch == 0 &&
-           spec->global_batch / spec->world_size / spec->micro_batch <= INT32_MAX;
+           spec->sequence_ranks <= spec->seq_len &&
+           (spec->sequence_ranks <= 1 || spec->world_size % spec->sequence_ranks == 0) && spec->micro_batch >= 1 &&
+           spec->global_batch >= 1 && spec->global_batch % n_readers(spec) == 0 &&
+           spec->global_batch / n_readers(spec) % spec->micro_batch == 0 &&
+           spec->global_batch / n_readers(spec) / spec->micro_batch <= INT32_MAX &&
+           (spec->packing == PACKING_CUT || spec->seq_len <= PACKING_MAX_ROOM) &&
+           (!spec->pairs || spec->sequence_ranks <= 1);
 }
 
-/* Allocates two batches of inputs and targets and, if documents are separate, of where they begin. */
+/* Allocates two batches of inputs and targets and, if asked for, of where documents and those of pairs begin. */
 static zero_status_t allocate_batches(data_t *data)
 {
-    const size_t n_arrays = data->spec.separate ? 3 : 2;
-    size_t n_tokens, n_bytes, n_begins = data->spec.separate ? (size_t)data->spec.seq_len + 1 : 0;
-    if (__builtin_mul_overflow((size_t)data->spec.micro_batch, (size_t)data->spec.seq_len, &n_tokens) ||
-        __builtin_mul_overflow(n_tokens, 2 * n_arrays * sizeof(int32_t), &n_bytes) ||
-        __builtin_add_overflow(n_bytes, n_begins * sizeof(int32_t), &n_bytes))
+    const bool has_starts = sequences_have_starts(&data->spec);
+    const size_t micro = (size_t)data->spec.micro_batch, n_starts = has_starts ? micro * (size_t)data->spec.seq_len : 0;
+    size_t n_tokens, n_bytes, n_documents = 0;
+    if (__builtin_mul_overflow(micro, (size_t)data->spec.seq_len, &n_tokens) ||
+        __builtin_mul_overflow(n_tokens, 9 * sizeof(int32_t), &n_bytes))
         return report_error(ZERO_ERROR_OVERFLOW, "data: micro_batch %" PRId64 " x seq_len %" PRId64 " is too large",
                             data->spec.micro_batch, data->spec.seq_len);
+    n_tokens = micro * (size_t)data->sequences.part_len;
+    n_documents = data->spec.pairs ? n_tokens + 1 : 0;
+    n_bytes = 2 * (2 * n_tokens + n_starts + n_documents) * sizeof(int32_t);
     data->tokens = malloc(n_bytes);
     if (!data->tokens)
         return report_rank_error(ZERO_ERROR_MEMORY, "data: out of memory: a batch takes %zu bytes", n_bytes);
@@ -255,17 +238,16 @@ static zero_status_t allocate_batches(data_t *data)
     for (batch_t *batch = &data->front; batch; batch = batch == &data->front ? &data->back : NULL) {
         batch->inputs = next;
         batch->targets = next + n_tokens;
-        batch->starts = data->spec.separate ? next + 2 * n_tokens : NULL;
-        next += n_arrays * n_tokens;
+        batch->starts = has_starts ? next + 2 * n_tokens : NULL;
+        batch->documents = n_documents > 0 ? next + 2 * n_tokens + n_starts : NULL;
+        next += 2 * n_tokens + n_starts + n_documents;
     }
-    data->begins = next;
     return ZERO_OK;
 }
 
 static zero_status_t open_all(data_t *data, const char *paths)
 {
-    ZERO_TRY(data_files_open(&data->spec, paths, &data->files));
-    ZERO_TRY(data_files_check_tokens(&data->spec, &data->files));
+    ZERO_TRY(sequences_open(&data->spec, paths, &data->sequences));
     ZERO_TRY(allocate_batches(data));
     return start_reader(data);
 }
@@ -280,7 +262,7 @@ zero_status_t data_open(const data_spec_t *spec, data_t **data)
     opened->spec = *spec;
     opened->spec.paths = NULL;
     opened->counted_at = -1;
-    opened->micro_steps = (int)(spec->global_batch / spec->world_size / spec->micro_batch);
+    opened->micro_steps = (int)(spec->global_batch / n_readers(spec) / spec->micro_batch);
     pthread_mutex_init(&opened->mutex, NULL);
     pthread_cond_init(&opened->changed, NULL);
     zero_status_t status = open_all(opened, spec->paths);
@@ -302,19 +284,19 @@ void data_close(data_t *data)
     }
     pthread_cond_destroy(&data->changed);
     pthread_mutex_destroy(&data->mutex);
-    data_files_close(&data->files);
+    sequences_close(&data->sequences);
     free(data->tokens);
     free(data);
 }
 
 int64_t data_n_tokens(const data_t *data)
 {
-    return data->files.n_tokens;
+    return data->sequences.files.n_tokens;
 }
 
 bool data_has_mask(const data_t *data)
 {
-    return data->files.has_mask;
+    return sequences_have_mask(&data->sequences);
 }
 
 const int32_t *data_starts(const data_t *data)
@@ -322,19 +304,83 @@ const int32_t *data_starts(const data_t *data)
     return data->front.starts;
 }
 
+const int32_t *data_documents(const data_t *data)
+{
+    return data->front.documents;
+}
+
 int64_t data_n_counted(const data_t *data)
 {
     return data->front.n_counted;
 }
 
-uint64_t data_tokenizer(const data_t *data, const char **path)
+int64_t data_part_len(const data_t *data)
 {
-    return data_files_tokenizer(&data->files, path);
+    return data->sequences.part_len;
+}
+
+bool data_tokenizer(const data_t *data, uint64_t *hash, uint64_t *rules, const char **path)
+{
+    const token_file_t *file = data_files_tokenizer(&data->sequences.files);
+    if (!file)
+        return false;
+    *hash = file->tokenizer;
+    *rules = file->tokenizer_rules;
+    *path = file->path;
+    return true;
 }
 
 int64_t data_n_sequences(const data_t *data)
 {
-    return data->files.n_sequences;
+    return data->sequences.n;
+}
+
+int64_t data_n_left_out(const data_t *data)
+{
+    const data_files_t *files = &data->sequences.files;
+    int64_t n = 0;
+    for (int i = 0; i < files->n && !data->sequences.packing.pieces; i++) {
+        const int64_t n_sequences = files->first_sequence[i + 1] - files->first_sequence[i];
+        n += files->at[i].n_tokens - (n_sequences > 0 ? n_sequences * data->spec.seq_len + 1 : 0);
+    }
+    return n;
+}
+
+/* Of sequences that are cut out of the files. */
+static void report_tail(const data_t *data, const char *key)
+{
+    const int64_t n = data_n_left_out(data);
+    if (n > 0)
+        report("[data] %s: the last %" PRId64 " of %" PRId64 " %ss%s fill no sequence and are left out", key, n,
+               data_n_tokens(data), data->spec.vocab_size == 256 ? "byte" : "token",
+               data->sequences.files.n > 1 ? ", at the ends of files," : "");
+}
+
+void data_report_left_out(const data_t *data, const char *key)
+{
+    const packing_t *packing = &data->sequences.packing;
+    char text[400];
+    if (!packing->pieces) {
+        report_tail(data, key);
+        return;
+    }
+    const bool pairs = data->spec.pairs;
+    const int64_t n = pairs ? packing->n_pieces / 2 : packing->n_pieces;
+    size_t n_bytes = (size_t)snprintf(
+        text, sizeof text,
+        "[data] %s: packing = %s: %" PRId64 " %s%s in %" PRId64 " sequence%s of %" PRId64 ", %.1f%% padding", key,
+        data->spec.packing == PACKING_FIT ? "fit" : "pad", n, pairs ? "pair" : "document", n == 1 ? "" : "s",
+        packing->n_sequences, packing->n_sequences == 1 ? "" : "s", data->spec.seq_len,
+        100.0 - 100.0 * (double)packing->n_positions / ((double)packing->n_sequences * (double)data->spec.seq_len));
+    if (packing->n_long > 0)
+        n_bytes += (size_t)snprintf(
+            text + n_bytes, sizeof text - n_bytes,
+            "; %" PRId64 " longer than %" PRId64 " tokens %s, which leaves out %" PRId64 " tokens", packing->n_long,
+            data->spec.seq_len + (pairs ? 2 : 1), data->spec.drop_long ? "dropped" : "truncated", packing->n_lost);
+    if (packing->n_short > 0)
+        snprintf(text + n_bytes, sizeof text - n_bytes, "; %" PRId64 " %s left out", packing->n_short,
+                 pairs ? "with an answer and prompt of one token" : "of one token");
+    report("%s", text);
 }
 
 void data_shuffle(data_t *data)
@@ -352,14 +398,6 @@ void data_start_at(data_t *data, int64_t step, int64_t position)
     data->back.step = -1;
 }
 
-/* Logs a fault that may be this rank's alone. The others notice when this rank is gone. */
-static zero_status_t report_fault(const data_t *data, const batch_t *batch)
-{
-    char text[TOKEN_FAULT_TEXT];
-    token_fault_describe(&batch->fault, batch->at, data->spec.vocab_size, true, text);
-    return report_rank_error(batch->fault.status, "%s", text);
-}
-
 zero_status_t data_batch(data_t *data, int64_t step, int micro_step, const int32_t **inputs, const int32_t **targets)
 {
     int64_t position, next_position;
@@ -374,8 +412,8 @@ zero_status_t data_batch(data_t *data, int64_t step, int micro_step, const int32
         data->back.micro_step = micro_step;
         read_batch(data, &data->back);
     }
-    if (data->back.fault.status != ZERO_OK)
-        return report_fault(data, &data->back);
+    if (data->back.fault.why.status != ZERO_OK)
+        return sequence_fault_report(&data->sequences, &data->back.fault);
     batch_t ready = data->back;
     data->back = data->front;
     data->front = ready;
@@ -391,65 +429,56 @@ zero_status_t data_batch(data_t *data, int64_t step, int micro_step, const int32
 
 void data_leave_out(data_t *data, int64_t n_sequences)
 {
-    int32_t *targets = data->front.targets;
-    for (int64_t i = n_sequences * data->spec.seq_len; i < data->spec.micro_batch * data->spec.seq_len; i++)
+    const int64_t n = data->sequences.part_len, n_rows = data->spec.micro_batch * n, first = n_sequences * n;
+    int32_t *targets = data->front.targets, *documents = data->front.documents;
+    for (int64_t i = first; i < n_rows; i++)
         targets[i] = DATA_NO_TARGET;
+    for (int64_t i = 0; documents && i < n_rows; i++)
+        if (documents[i] >= first)
+            documents[i] = (int32_t)n_rows;
 }
 
 /* ---- Does anything count? ---- */
 
-/* Finds out whether a target counts in sequences `first` to end - 1 of the files' order, or of the endless one. */
-static zero_status_t find_target(const data_t *data, int64_t first, int64_t end, bool in_files_order, bool *found)
+/* Finds out whether a target counts in the first n_sequences of the endless order. */
+static zero_status_t find_target(const data_t *data, int64_t n_sequences, bool *found)
 {
-    batch_t probe = {0};
+    sequence_fault_t fault = {0};
     *found = false;
-    for (int64_t i = first; i < end && !*found; i++) {
-        int64_t token, n = 0;
-        probe.at = data_files_find(&data->files, in_files_order ? i : sequence_at(data, i), data->spec.seq_len, &token);
-        if (count_sequence(data, token, &probe, &n) != ZERO_OK)
-            return report_fault(data, &probe);
+    for (int64_t i = 0; i < n_sequences && !*found; i++) {
+        int64_t n = 0;
+        if (sequence_count(&data->sequences, sequence_at(data, i), &n, &fault) != ZERO_OK)
+            return sequence_fault_report(&data->sequences, &fault);
         *found = n > 0;
-    }
-    return ZERO_OK;
-}
-
-/* Says so of each file in which no target counts. */
-static zero_status_t report_files_without(const data_t *data)
-{
-    const data_files_t *files = &data->files;
-    for (int i = 0; i < files->n; i++) {
-        bool found;
-        ZERO_TRY(find_target(data, files->first_sequence[i], files->first_sequence[i + 1], true, &found));
-        if (!found && files->first_sequence[i] < files->first_sequence[i + 1])
-            report("data file '%s': no token counts as a target, so nothing is learned from it, nor measured on it: "
-                   "its mask is empty",
-                   files->at[i].path);
     }
     return ZERO_OK;
 }
 
 zero_status_t data_check_targets(data_t *data, int64_t n_sequences)
 {
-    const token_file_t *first = &data->files.at[0];
-    const bool is_part = n_sequences < data->files.n_sequences;
+    const data_files_t *files = &data->sequences.files;
+    const token_file_t *first = &files->at[0];
+    const bool is_part = n_sequences < data->sequences.n;
     bool found = false;
-    if (!data->files.has_mask)
+    if (!sequences_have_mask(&data->sequences))
         return ZERO_OK;
     wait_for_reader(data);
-    ZERO_TRY(find_target(data, 0, n_sequences, false, &found));
+    ZERO_TRY(find_target(data, n_sequences, &found));
     if (!found && is_part)
         return report_error(ZERO_ERROR_USAGE,
                             "data: '%s'%s: no token counts as a target in the %" PRId64 " of %" PRId64
                             " sequences that [train] eval_batches * global_batch takes: raise eval_batches",
-                            first->path, data->files.n > 1 ? " with the rest of its list" : "", n_sequences,
-                            data->files.n_sequences);
-    if (found && data->files.n > 1)
-        return report_files_without(data);
+                            first->path, files->n > 1 ? " with the rest of its list" : "", n_sequences,
+                            data->sequences.n);
+    if (found && files->n > 1)
+        return sequences_report_files_without(&data->sequences);
     if (found)
         return ZERO_OK;
-    return report_error(ZERO_ERROR_USAGE,
-                        "data: '%s'%s: no token counts as a target, so there is nothing to learn or to measure: the "
-                        "mask is empty. Of dialogues launch/tokenize counts what the role 'assistant' says: look at "
-                        "the roles that it names, and tokenize again",
-                        first->path, data->files.n > 1 ? " with the rest of its list" : "");
+    return report_error(
+        ZERO_ERROR_USAGE,
+        "data: '%s'%s: no token counts as a target, so there is nothing to learn or to measure: the "
+        "mask is empty%s. Of dialogues launch/tokenize counts what the role 'assistant' says: look at "
+        "the roles that it names, and tokenize again",
+        first->path, files->n > 1 ? " with the rest of its list" : "",
+        data->sequences.packing.n_long > 0 ? " where documents are truncated to [model] seq_len tokens: raise it" : "");
 }

@@ -8,13 +8,14 @@
 
 #include "train/data/data.h"
 #include "train/data/token_format.h"
+#include "train/options/val_sets.h"
 #include "train/report/report.h"
 
 /* ---- data spec ---- */
 /* What the settings say of the data, as a specification of data.h. */
 
 data_spec_t data_spec_of(const data_options_t *data, const model_options_t *model, const train_options_t *train,
-                         zero_comm_t *comm, const char *paths)
+                         zero_comm_t *comm, const char *paths, int packing)
 {
     return (data_spec_t){.paths = paths,
                          .format = (options_format_t)data->format,
@@ -24,61 +25,12 @@ data_spec_t data_spec_of(const data_options_t *data, const model_options_t *mode
                          .micro_batch = train->micro_batch,
                          .rank = zero_comm_rank(comm),
                          .world_size = zero_comm_size(comm),
-                         .separate = data->documents == DOCUMENTS_SEPARATE};
-}
-
-/* ---- data files ---- */
-
-uint64_t data_files_tokenizer(const data_files_t *files, const char **path)
-{
-    for (int i = 0; i < files->n; i++)
-        if (files->at[i].tokenizer) {
-            *path = files->at[i].path;
-            return files->at[i].tokenizer;
-        }
-    return 0;
-}
-
-#define MAX_TOKENS (INT64_C(1) << 62) /* and so of sequences: shuffle.h */
-
-/* Checks what the file's header says of the tokenizer against the model's vocabulary and the files before it. */
-static zero_status_t check_tokenizer(const data_spec_t *spec, const data_files_t *files, const token_file_t *file)
-{
-    const char *first;
-    uint64_t tokenizer = data_files_tokenizer(files, &first);
-    if (file->vocab_size > spec->vocab_size)
-        return report_error(ZERO_ERROR_USAGE,
-                            "'%s' has tokens of a vocabulary of %" PRId64 ", but [model] vocab_size is %" PRId64
-                            ": it was made for another model",
-                            file->path, file->vocab_size, spec->vocab_size);
-    if (file->tokenizer && tokenizer && file->tokenizer != tokenizer)
-        return report_error(ZERO_ERROR_USAGE,
-                            "'%s' and '%s' were made by different tokenizers: tokenize all files with the model's",
-                            file->path, first);
-    return ZERO_OK;
-}
-
-static zero_status_t open_file(const data_spec_t *spec, const char *path, data_files_t *files)
-{
-    const int64_t seq_len = spec->seq_len;
-    token_file_t *file = &files->at[files->n];
-    ZERO_TRY(token_file_open(path, spec->format, file));
-    files->n++;
-    ZERO_TRY(check_tokenizer(spec, files, file));
-    if (spec->separate && !token_documents_are_there(file))
-        return report_error(
-            ZERO_ERROR_USAGE,
-            "'%s' does not say where its documents begin, which [data] documents = separate needs: make "
-            "tokens of the text with launch/tokenize, or set documents = join",
-            file->path);
-    files->has_mask = files->has_mask || spec->separate || token_mask_is_there(file);
-    int64_t n_sequences = file->n_tokens > 0 ? (file->n_tokens - 1) / seq_len : 0;
-    if (file->n_tokens > MAX_TOKENS - files->n_tokens)
-        return report_error(ZERO_ERROR_OVERFLOW, "data: with '%s' there are more than 2^62 tokens", file->path);
-    files->n_tokens += file->n_tokens;
-    files->n_sequences += n_sequences;
-    files->first_sequence[files->n] = files->n_sequences;
-    return ZERO_OK;
+                         .sequence_ranks = (int)options_sequence_ranks(train),
+                         .packing = packing,
+                         .pairs = train->objective == OBJECTIVE_DPO,
+                         .drop_long = data->long_documents == LONG_DROP,
+                         .separate = data->asked_documents == DOCUMENTS_SEPARATE && packing == PACKING_CUT,
+                         .with_starts = data->documents == DOCUMENTS_SEPARATE};
 }
 
 /* Cuts off the spaces at both ends. */
@@ -89,6 +41,130 @@ static char *stripped(char *text)
     while (length > 0 && strchr(" \t", text[length - 1]))
         text[--length] = 0;
     return text;
+}
+
+/* Returns whether a file of a list has a loss mask. Says nothing of files that cannot be read. */
+static bool any_has_mask(const char *paths)
+{
+    char list[OPTIONS_MAX_PATH];
+    bool found = false;
+    snprintf(list, sizeof list, "%s", paths);
+    for (char *rest = list, *item; !found && (item = strsep(&rest, ","));)
+        found = token_file_has_mask(stripped(item));
+    return found;
+}
+
+static int chosen_packing(int asked, const char *paths)
+{
+    return asked != PACKING_AUTO ? asked : any_has_mask(paths) ? PACKING_FIT : PACKING_CUT;
+}
+
+/* Sets the packing of data.train and of each set of data.val. Returns whether any is packed. */
+static bool choose_packing(int asked, data_options_t *data)
+{
+    const int n_sets = val_sets_count(data->val);
+    data->packing = chosen_packing(asked, data->train);
+    bool is_packed = data->packing != PACKING_CUT;
+    for (int i = 0; i < OPTIONS_MAX_VAL_SETS; i++) {
+        val_set_t set = {0};
+        if (i < n_sets)
+            val_sets_read(data->val, i, &set);
+        data->val_packing[i] = chosen_packing(asked, set.paths);
+        is_packed = is_packed || data->val_packing[i] != PACKING_CUT;
+    }
+    return is_packed;
+}
+
+zero_status_t data_choose_packing(data_options_t *data)
+{
+    const int asked = data->packing;
+    data->asked_documents = data->documents;
+    const bool is_packed = choose_packing(asked, data);
+    if (data->documents == DOCUMENTS_JOIN && is_packed && asked == PACKING_AUTO) /* the older way, asked for */
+        choose_packing(PACKING_CUT, data);
+    else if (data->documents == DOCUMENTS_JOIN && is_packed)
+        return report_error(ZERO_ERROR_USAGE,
+                            "[data] documents = join: packing = %s keeps documents apart: leave documents out, or set "
+                            "packing = cut",
+                            asked == PACKING_FIT ? "fit" : "pad");
+    if (data->documents == DOCUMENTS_AUTO)
+        data->documents = is_packed ? DOCUMENTS_SEPARATE : DOCUMENTS_JOIN;
+    return ZERO_OK;
+}
+
+/* ---- data files ---- */
+
+const token_file_t *data_files_tokenizer(const data_files_t *files)
+{
+    for (int i = 0; i < files->n; i++)
+        if (files->at[i].tokenizer)
+            return &files->at[i];
+    return NULL;
+}
+
+#define MAX_TOKENS (INT64_C(1) << 62) /* and so of sequences: shuffle.h */
+
+/* Checks what the file's header says of the tokenizer against the model's vocabulary and the files before it. */
+static zero_status_t check_tokenizer(const data_spec_t *spec, const data_files_t *files, const token_file_t *file)
+{
+    const token_file_t *first = data_files_tokenizer(files);
+    if (file->vocab_size > spec->vocab_size)
+        return report_error(ZERO_ERROR_USAGE,
+                            "'%s' has tokens of a vocabulary of %" PRId64 ", but [model] vocab_size is %" PRId64
+                            ": it was made for another model",
+                            file->path, file->vocab_size, spec->vocab_size);
+    const bool has_rules = first && first->tokenizer_rules && first->tokenizer_rules == file->tokenizer_rules;
+    if (file->tokenizer && first && file->tokenizer != first->tokenizer && !has_rules)
+        return report_error(ZERO_ERROR_USAGE,
+                            "'%s' and '%s' were made by different tokenizers: tokenize all files with the model's",
+                            file->path, first->path);
+    return ZERO_OK;
+}
+
+/* Pairs are not what a next token is learned from, nor the other way round. */
+static zero_status_t check_pairs(const data_spec_t *spec, const token_file_t *file)
+{
+    if (!spec->pairs && file->has_pairs)
+        return report_error(ZERO_ERROR_USAGE,
+                            "'%s' has pairs of answers, one preferred to the other, from which [train] objective = dpo "
+                            "learns: set that, or tokenize the preferred answers alone",
+                            file->path);
+    if (spec->pairs && !file->has_pairs)
+        return report_error(ZERO_ERROR_USAGE,
+                            "'%s' has no pairs of answers, from which [train] objective = dpo learns: make tokens with "
+                            "launch/tokenize --format preference",
+                            file->path);
+    if (spec->pairs && spec->packing == PACKING_CUT)
+        return report_error(ZERO_ERROR_USAGE,
+                            "'%s': [data] packing = cut, or documents = join, would take pairs of answers apart: leave "
+                            "them out, or set packing = fit or pad",
+                            file->path);
+    return ZERO_OK;
+}
+
+static zero_status_t open_file(const data_spec_t *spec, const char *path, data_files_t *files)
+{
+    const int64_t seq_len = spec->seq_len;
+    token_file_t *file = &files->at[files->n];
+    ZERO_TRY(token_file_open(path, spec->format, file));
+    files->n++;
+    ZERO_TRY(check_tokenizer(spec, files, file));
+    ZERO_TRY(check_pairs(spec, file));
+    const bool is_packed = spec->packing != PACKING_CUT;
+    if ((spec->separate || is_packed) && !token_documents_are_there(file))
+        return report_error(ZERO_ERROR_USAGE,
+                            "'%s' does not say where its documents begin, which [data] %s needs: make tokens of the "
+                            "text with launch/tokenize, or set %s",
+                            file->path, is_packed ? "packing = fit or pad" : "documents = separate",
+                            is_packed ? "packing = cut" : "documents = join");
+    files->has_mask = files->has_mask || spec->separate || token_mask_is_there(file);
+    int64_t n_sequences = file->n_tokens > 0 ? (file->n_tokens - 1) / seq_len : 0;
+    if (file->n_tokens > MAX_TOKENS - files->n_tokens)
+        return report_error(ZERO_ERROR_OVERFLOW, "data: with '%s' there are more than 2^62 tokens", file->path);
+    files->n_tokens += file->n_tokens;
+    files->n_sequences += n_sequences;
+    files->first_sequence[files->n] = files->n_sequences;
+    return ZERO_OK;
 }
 
 /* Names the files that are too short for a sequence, though others of the list are not. */
@@ -121,6 +197,8 @@ static zero_status_t open_list(const data_spec_t *spec, const char *paths, char 
                                 paths);
         ZERO_TRY(open_file(spec, path, files));
     }
+    if (spec->packing != PACKING_CUT)
+        return ZERO_OK;
     if (files->n_sequences == 0)
         return report_error(ZERO_ERROR_FORMAT,
                             "data: '%s'%s has %" PRId64

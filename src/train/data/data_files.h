@@ -1,4 +1,5 @@
-/* data_files.h - the token files of a data set, as one list of sequences: each file has whole ones. */
+/* data_files.h - the token files of a data set, as one list of sequences that are cut out of them: each file has whole
+ * ones. */
 #ifndef ZEROTRAIN_DATA_FILES_H
 #define ZEROTRAIN_DATA_FILES_H
 
@@ -8,9 +9,9 @@
 typedef struct data_files {
     int n;
     token_file_t *at;
-    int64_t *first_sequence; /* [n + 1]: file i has sequences first_sequence[i] .. first_sequence[i + 1] - 1 */
-    int64_t n_tokens, n_sequences;
-    bool has_mask; /* some targets may not count: by a mask, or because documents are separate */
+    int64_t *first_sequence;       /* [n + 1]: file i has sequences first_sequence[i] .. first_sequence[i + 1] - 1 */
+    int64_t n_tokens, n_sequences; /* n_sequences: if they are cut */
+    bool has_mask;                 /* some targets may not count: by a mask, or because documents are separate */
 } data_files_t;
 
 /* Opens the files of a comma-separated list and checks their headers against each other and the model. spec->paths is
@@ -21,7 +22,7 @@ void data_files_close(data_files_t *files);
 zero_status_t data_files_check_tokens(const data_spec_t *spec, const data_files_t *files);
 /* Returns the file that has a sequence, and in *token its first token there. */
 const token_file_t *data_files_find(const data_files_t *files, int64_t sequence, int64_t seq_len, int64_t *token);
-/* As data_tokenizer. */
-uint64_t data_files_tokenizer(const data_files_t *files, const char **path);
+/* Returns the first file that names the tokenizer.json that made its tokens; NULL: none does. */
+const token_file_t *data_files_tokenizer(const data_files_t *files);
 
 #endif

@@ -12,6 +12,7 @@
 
 #include "base/status.h"
 #include "base/system.h"
+#include "train/data/tokenizer_rules.h"
 #include "train/options/options.h"
 #include "train/report/report.h"
 
@@ -92,14 +93,19 @@ zero_status_t data_identity_read(const char *paths, int64_t n_tokens, data_ident
     return ZERO_OK;
 }
 
-zero_status_t data_check_tokenizer(const data_t *data, uint64_t tokenizer)
+zero_status_t data_check_tokenizer(const data_t *data, const model_tokenizer_t *tokenizer)
 {
     const char *path;
-    const uint64_t made = data_tokenizer(data, &path);
-    if (!tokenizer || !made || made == tokenizer)
+    uint64_t made, rules;
+    if (!tokenizer->hash || !data_tokenizer(data, &made, &rules, &path) || made == tokenizer->hash)
         return ZERO_OK;
+    if (rules && rules == tokenizer_rules_hash(tokenizer->text, (size_t)tokenizer->n_bytes)) {
+        report("'%s' was made with another file of the model's tokenizer.json: it differs, but makes the same tokens",
+               path);
+        return ZERO_OK;
+    }
     return report_error(ZERO_ERROR_USAGE,
                         "'%s' was made with another tokenizer.json than the model's (XXH3 %016" PRIx64
-                        ", not %016" PRIx64 "): tokenize the text with the model's",
-                        path, made, tokenizer);
+                        ", not %016" PRIx64 "%s): tokenize the text with the model's",
+                        path, made, tokenizer->hash, rules ? "; vocabulary, merges or how text is split differ" : "");
 }

@@ -14,8 +14,15 @@ typedef struct data_identity {
  * read. */
 zero_status_t data_identity_read(const char *paths, int64_t n_tokens, data_identity_t *identity);
 
-/* Refuses data that another tokenizer made than the model's, with a line and ZERO_ERROR_USAGE. tokenizer: the XXH3 of
- * the model's tokenizer.json; 0: it has none. Data that do not say what made them are accepted. */
-zero_status_t data_check_tokenizer(const data_t *data, uint64_t tokenizer);
+/* The model's tokenizer.json. */
+typedef struct model_tokenizer {
+    uint64_t hash;    /* XXH3; 0: there is none */
+    const void *text; /* its content, of n_bytes */
+    uint64_t n_bytes;
+} model_tokenizer_t;
+
+/* Refuses data that another tokenizer made than the model's, with a line and ZERO_ERROR_USAGE. A tokenizer.json that is
+ * only written in another way makes the same tokens: that is said. Data that do not say what made them are accepted. */
+zero_status_t data_check_tokenizer(const data_t *data, const model_tokenizer_t *tokenizer);
 
 #endif

@@ -13,7 +13,8 @@ typedef enum change {
     CHANGE_REFUSED,
     CHANGE_FORCED, /* refused unless --force */
     CHANGE_REPORTED,
-    CHANGE_FREE, /* affects nothing that is computed, or only how often something is reported */
+    CHANGE_GIVEN, /* reported if the user has set it: else it follows from the number of ranks */
+    CHANGE_FREE,  /* affects nothing that is computed, or only how often something is reported */
 } change_t;
 
 /* The first rule that matches counts. key NULL: any key of the section. */
@@ -26,18 +27,27 @@ static const struct {
     {"model", "recompute", CHANGE_FREE},
     {"model", "recompute_none", CHANGE_FREE},
     {"model", "recompute_light", CHANGE_FREE},
+    {"model", "keep_attention", CHANGE_FREE},
     {"model", "offload_activations", CHANGE_FREE},
     {"model", NULL, CHANGE_REFUSED},
     {"data", "format", CHANGE_FREE}, /* its effect is compared, as the number of tokens */
+    {"data", "packing", CHANGE_FORCED},
+    {"data", "long_documents", CHANGE_FORCED},
     {"data", NULL, CHANGE_REPORTED},
     {"train", "seed", CHANGE_FORCED},
+    {"train", "objective", CHANGE_REFUSED},
     {"train", "optimizer", CHANGE_REFUSED}, /* its state is another */
-    {"train", "micro_batch", CHANGE_FREE},  /* follows from the number of ranks */
+    {"train", "micro_batch", CHANGE_GIVEN},
     {"train", "eval_every", CHANGE_FREE},
     {"train", "sample_every", CHANGE_FREE},
     {"train", NULL, CHANGE_REPORTED},
+    {"lora", "init", CHANGE_FREE},
+    {"lora", "base", CHANGE_REPORTED},
+    {"lora", "seed", CHANGE_FREE}, /* of what the checkpoint has now */
+    {"lora", NULL, CHANGE_REFUSED},
     {"zero", "reduction", CHANGE_REPORTED},
     {"zero", "reduce_every_micro_step", CHANGE_REPORTED},
+    {"zero", "gradients", CHANGE_REPORTED},
 };
 
 static change_t change_of(const option_row_t *row)
@@ -83,8 +93,12 @@ static void add_setting(changes_t *changes, const option_row_t *row, const char 
 }
 
 /* Says what to resume with where another value is refused. */
-static const char *way_out(const option_row_t *row)
+static const char *way_out(const options_t *options, const option_row_t *row)
 {
+    if (strcmp(row->section, "lora") == 0)
+        return "one";
+    if (options->lora.rank > 0) /* the checkpoint is an adapter */
+        return strcmp(row->section, "model") == 0 ? "model" : "one, or give it as [lora] init";
     if (row >= option_rows + n_option_rows) /* which a model in init has set */
         return "model, or give it as [model] init";
     return strcmp(row->section, "model") == 0 ? "model" : "one, or give it as [model] init";
@@ -95,13 +109,18 @@ static zero_status_t check_setting(const options_t *options, const char *path, c
 {
     char mine[OPTIONS_MAX_PATH + 2];
     change_t change = change_of(row);
+    if (change == CHANGE_GIVEN)
+        change = option_is_given(options, row) ? CHANGE_REPORTED : CHANGE_FREE;
     option_format(row, options, mine);
+    const bool is_packed = options->data.packing == PACKING_FIT || options->data.packing == PACKING_PAD;
+    if (!saved && is_packed && strcmp(row->section, "data") == 0 && strcmp(row->key, "packing") == 0)
+        saved = "cut"; /* by a version that had no other */
     if (!saved || strcmp(saved, mine) == 0 || change == CHANGE_FREE)
         return ZERO_OK;
     if (change == CHANGE_REFUSED)
         return report_error(ZERO_ERROR_USAGE,
                             "[%s] %s = %s, but the checkpoint '%s' was made with %s: resume with the same %s",
-                            row->section, row->key, mine, path, saved, way_out(row));
+                            row->section, row->key, mine, path, saved, way_out(options, row));
     if (change == CHANGE_FORCED && !options->force)
         return report_error(
             ZERO_ERROR_USAGE,

@@ -6,12 +6,14 @@
  */
 #include "train/data/token_files.h"
 
+#include <fcntl.h>
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
 #include <strings.h>
 #include <unistd.h>
 
+#include "base/status.h"
 #include "train/data/file_bytes.h"
 #include "train/data/megatron.h"
 #include "train/data/token_format.h"
@@ -127,9 +129,11 @@ static zero_status_t read_ours(token_file_t *file)
     file->n_tokens = header.n_tokens;
     file->vocab_size = header.vocab_size;
     file->tokenizer = header.tokenizer;
+    file->tokenizer_rules = header.tokenizer_rules;
     file->n_documents = header.n_documents;
     file->documents_at = header.documents_at;
     file->mask_at = header.mask_at;
+    file->has_pairs = header.has_pairs;
     ZERO_TRY(token_documents_check(file));
     return token_mask_check(file);
 }
@@ -211,6 +215,17 @@ void token_file_close(token_file_t *file)
         close(file->fd);
     free((char *)file->path);
     *file = (token_file_t){.fd = -1};
+}
+
+bool token_file_has_mask(const char *path)
+{
+    unsigned char head[TOKEN_HEADER_BYTES];
+    int fd = ZERO_RETRY(open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK));
+    bool found = fd >= 0 && pread(fd, head, sizeof head, 0) == sizeof head && token_header_is_ours(head, sizeof head) &&
+                 token_header_names_mask(head);
+    if (fd >= 0)
+        close(fd);
+    return found;
 }
 
 /* ---- token suspects ---- */

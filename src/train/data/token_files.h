@@ -25,7 +25,9 @@ typedef struct token_file {
     /* Of format zerotrain; in others all are 0. */
     int64_t vocab_size;                          /* every token is below it */
     uint64_t tokenizer;                          /* XXH3 of the tokenizer.json that made the tokens; 0: not known */
+    uint64_t tokenizer_rules;                    /* of the same, as tokenizer_rules_hash; 0: not known */
     uint64_t n_documents, documents_at, mask_at; /* mask_at 0: every token counts */
+    bool has_pairs;                              /* documents are pairs of answers */
 } token_file_t;
 
 /* Why tokens could not be read. */
@@ -41,6 +43,9 @@ typedef struct token_fault {
  * either file, or by what both names have before the extension unless that is itself a file. */
 zero_status_t token_file_open(const char *path, options_format_t format, token_file_t *file);
 void token_file_close(token_file_t *file);
+/* Returns whether the file is zerotrain's own with a loss mask, by its first bytes. Says nothing of one that cannot be
+ * read. */
+bool token_file_has_mask(const char *path);
 /* Reads out[i] = token first + i, widened. Every one is in 0..vocab_size - 1, whatever happens to the file meanwhile.
  * If out is NULL, only checks. Logs nothing: sets *fault on failure. vocab_size: at most INT32_MAX. */
 zero_status_t token_file_read(const token_file_t *file, int64_t first, int64_t n_tokens, int64_t vocab_size,

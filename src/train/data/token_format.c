@@ -17,8 +17,8 @@ bool token_header_is_ours(const unsigned char *head, uint64_t n_bytes)
 
 /* The header as it stands in the file. */
 typedef struct fields {
-    uint32_t version, token_bytes, mask;
-    uint64_t n_tokens, vocab_size, tokenizer, n_documents;
+    uint32_t version, token_bytes, mask, pairs;
+    uint64_t n_tokens, vocab_size, tokenizer, n_documents, rules;
 } fields_t;
 
 static fields_t take_fields(const unsigned char *head)
@@ -29,13 +29,19 @@ static fields_t take_fields(const unsigned char *head)
                       .vocab_size = load_uint64(head + 24, 0),
                       .tokenizer = load_uint64(head + 32, 0),
                       .n_documents = load_uint64(head + 40, 0),
-                      .mask = load_uint(head + 48, 4, 0)};
+                      .mask = load_uint(head + 48, 4, 0),
+                      .pairs = load_uint(head + 52, 4, 0),
+                      .rules = load_uint64(head + 56, 0)};
+}
+
+bool token_header_names_mask(const unsigned char *head)
+{
+    return take_fields(head).mask != 0;
 }
 
 /* Returns what is wrong with a field; NULL: nothing. */
-static const char *field_fault(const unsigned char *head, const fields_t *f)
+static const char *field_fault(const fields_t *f)
 {
-    static const unsigned char zeros[12];
     if (f->token_bytes != 1 && f->token_bytes != 2 && f->token_bytes != 4)
         return "tokens of 1, 2 or 4 bytes are read, and it names another width";
     if (f->vocab_size < 1 || f->vocab_size > INT32_MAX)
@@ -44,8 +50,10 @@ static const char *field_fault(const unsigned char *head, const fields_t *f)
         return "it names more documents than tokens";
     if (f->n_documents == 0 && f->n_tokens > 0)
         return "it names tokens but no document";
-    if (f->mask > 1 || memcmp(head + 52, zeros, sizeof zeros) != 0)
+    if (f->mask > 1 || f->pairs > 1)
         return "it has flags of a later version";
+    if (f->pairs && (!f->mask || f->n_documents % 2 != 0))
+        return "it names pairs, but an odd number of documents or no mask";
     return NULL;
 }
 
@@ -78,14 +86,16 @@ zero_status_t token_header_read(const char *path, const unsigned char *head, uin
     if (f.version != VERSION)
         return report_error(ZERO_ERROR_FORMAT, "'%s' is a token file of version %u, only %d is read", path, f.version,
                             VERSION);
-    const char *fault = field_fault(head, &f);
+    const char *fault = field_fault(&f);
     if (fault)
         return report_error(ZERO_ERROR_FORMAT, "'%s': the header is damaged: %s; write the file anew", path, fault);
     uint64_t end;
     token_header_t read = {.token_bytes = (int)f.token_bytes,
                            .vocab_size = (int64_t)f.vocab_size,
                            .tokenizer = f.tokenizer,
-                           .n_documents = f.n_documents};
+                           .tokenizer_rules = f.rules,
+                           .n_documents = f.n_documents,
+                           .has_pairs = f.pairs != 0};
     if (!find_arrays(&f, &read, &end) || end != n_bytes)
         return report_error(ZERO_ERROR_FORMAT,
                             "'%s': the header names %" PRIu64 " tokens of %u bytes in %" PRIu64
@@ -166,6 +176,41 @@ zero_status_t token_documents_find(const token_file_t *file, int64_t first, int6
     return fault->status;
 }
 
+/* Refuses a document that does not begin where one can. */
+static zero_status_t check_start(const token_file_t *file, uint64_t document, uint64_t start, uint64_t least)
+{
+    if (start >= least && start < (uint64_t)file->n_tokens && (document > 0 || start == 0))
+        return ZERO_OK;
+    return report_error(ZERO_ERROR_FORMAT,
+                        "'%s': document %" PRIu64 " begins at token %" PRIu64 ", which cannot be: there are %" PRId64
+                        " tokens; write the file anew",
+                        file->path, document, start, file->n_tokens);
+}
+
+zero_status_t token_documents_list(const token_file_t *file, uint64_t first, int64_t n_most, int64_t *begins,
+                                   int64_t *n)
+{
+    table_t table;
+    unsigned char last[8] = {0};
+    const uint64_t left = file->n_documents - first, n_read = left < (uint64_t)n_most ? left : (uint64_t)n_most;
+    const bool is_end = n_read == left;
+    int error = read_table(file, first, n_read, &table);
+    if (!error && !is_end)
+        error = file_bytes_read(file->fd, file->documents_at + 8 * (first + n_read), last, sizeof last);
+    if (error)
+        return file_bytes_fail(file->path, error);
+    for (uint64_t i = 0, least = 0; i <= n_read; i++) {
+        const uint64_t end = is_end ? (uint64_t)file->n_tokens : load_uint64(last, 0);
+        const uint64_t start = i < n_read ? start_at(&table, i) : end;
+        if (i < n_read || !is_end)
+            ZERO_TRY(check_start(file, first + i, start, least));
+        begins[i] = (int64_t)start;
+        least = start + 1;
+    }
+    *n = (int64_t)n_read;
+    return ZERO_OK;
+}
+
 zero_status_t token_documents_check(const token_file_t *file)
 {
     table_t table;
@@ -177,11 +222,7 @@ zero_status_t token_documents_check(const token_file_t *file)
             return file_bytes_fail(file->path, error);
         for (uint64_t i = 0; i < n; i++) {
             uint64_t start = start_at(&table, i);
-            if (start < least || start >= (uint64_t)file->n_tokens || (done + i == 0 && start != 0))
-                return report_error(ZERO_ERROR_FORMAT,
-                                    "'%s': document %" PRIu64 " begins at token %" PRIu64
-                                    ", which cannot be: there are %" PRId64 " tokens; write the file anew",
-                                    file->path, done + i, start, file->n_tokens);
+            ZERO_TRY(check_start(file, done + i, start, least));
             least = start + 1;
         }
     }

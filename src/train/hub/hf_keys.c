@@ -1,9 +1,10 @@
 /* hf_keys.c - see hf_keys.h.
  *
- * Every key of transformers' configuration classes, old and new, is of one kind: a setting (the families' tables, and
- * the rows READ here), one that must have the value that is computed with (`fixed` there, and ONE and SAME here), or
- * one that changes no loss (ANY). tests/reference/config_keys.py compares each with transformers at another value than
- * its default. A key that is in no table is said, once: transformers' classes do not know it, either.
+ * Every key of transformers' configuration classes, old and new, is of one kind: a setting (the families' tables in
+ * hf_families.c, and the rows READ here), one that must have the value that is computed with (`fixed` there, and ONE
+ * and SAME here), or one that changes no loss (ANY). tests/reference/config_keys.py compares each with transformers at
+ * another value than its default. A key that is in no table is said, once: transformers' classes do not know it,
+ * either.
  */
 #include "train/hub/hf_keys.h"
 
@@ -11,194 +12,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "train/options/families.h"
 #include "train/report/report.h"
-
-/* ---- hf families ---- */
-
-static double four_dims(const model_options_t *filled)
-{
-    return 4.0 * (double)filled->dim;
-}
-
-/* The defaults of transformers' configuration classes, if a file leaves these out. */
-static double default_kv_heads(const model_options_t *filled)
-{
-    static const double KV_HEADS[] = {[ARCH_MISTRAL] = 8.0, [ARCH_QWEN2] = 32.0, [ARCH_QWEN3] = 32.0};
-    return filled->arch == ARCH_LLAMA ? (double)filled->heads : KV_HEADS[filled->arch];
-}
-
-/* 0 leaves a setting as it is, to be derived from others. */
-static double derived(const model_options_t *filled)
-{
-    (void)filled;
-    return 0.0;
-}
-
-static double default_head_dim(const model_options_t *filled)
-{
-    return filled->arch == ARCH_QWEN3 ? 128.0 : derived(filled);
-}
-
-static double one(const model_options_t *filled)
-{
-    (void)filled;
-    return 1.0;
-}
-
-static double gpt2_eps(const model_options_t *filled)
-{
-    (void)filled;
-    return 1e-5;
-}
-
-static double llama_eps(const model_options_t *filled)
-{
-    (void)filled;
-    return 1e-6;
-}
-
-static double llama_theta(const model_options_t *filled)
-{
-    (void)filled;
-    return 10000.0;
-}
-
-static double default_high_freq(const model_options_t *filled)
-{
-    (void)filled;
-    return 4.0;
-}
-
-static double default_original(const model_options_t *filled)
-{
-    (void)filled;
-    return 8192.0;
-}
-
-static const hf_key_t GPT2_KEYS[] = {
-    {"layers", "n_layer", NULL},
-    {"dim", "n_embd", NULL},
-    {"heads", "n_head", NULL},
-    {"ffn_dim", "n_inner", four_dims},
-    {"vocab_size", "vocab_size", NULL},
-    {"positions", "n_positions", NULL},
-    {"norm_eps", "layer_norm_epsilon", gpt2_eps},
-    {0},
-};
-static const hf_fixed_t GPT2_FIXED[] = {
-    {"activation_function", "\"gelu_new\""},
-    {"scale_attn_weights", "true"},
-    {"scale_attn_by_inverse_layer_idx", "false"},
-    {"add_cross_attention", "false"},
-    {"tie_word_embeddings", "true"},
-    {0},
-};
-
-/* The Llama family has no table of positions: the length of sequences is the user's choice. */
-static const hf_key_t LLAMA_KEYS[] = {
-    {"layers", "num_hidden_layers", NULL},
-    {"dim", "hidden_size", NULL},
-    {"heads", "num_attention_heads", NULL},
-    {"kv_heads", "num_key_value_heads", default_kv_heads},
-    {"head_dim", "head_dim", default_head_dim},
-    {"ffn_dim", "intermediate_size", NULL},
-    {"vocab_size", "vocab_size", NULL},
-    {"norm_eps", "rms_norm_eps", llama_eps},
-    {"tied", "tie_word_embeddings", derived},
-    {"rope_theta", "rope_theta", llama_theta},
-    {"rope_factor", HF_SCALING "factor", one},
-    {"rope_low_freq", HF_SCALING "low_freq_factor", one},
-    {"rope_high_freq", HF_SCALING "high_freq_factor", default_high_freq},
-    {"rope_original", HF_SCALING "original_max_position_embeddings", default_original},
-    {0},
-};
-static const hf_fixed_t LLAMA_FIXED[] = {
-    {"hidden_act", "\"silu\""},
-    {"attention_bias", "false"},
-    {"mlp_bias", "false"},
-    {0},
-};
-static const hf_fixed_t QWEN3_FIXED[] = {
-    {"hidden_act", "\"silu\""},
-    {"attention_bias", "false"},
-    {0},
-};
-static const hf_fixed_t SILU_FIXED[] = {
-    {"hidden_act", "\"silu\""},
-    {0},
-};
-
-/* What is also written, but not read, unless it came with the model: no dropout, as in training, and no special tokens,
- * which a trainer does not know. The first is the class, which is always written. */
-static const hf_fixed_t GPT2_WRITTEN[] = {
-    {"architectures", "[\"GPT2LMHeadModel\"]"},
-    {"embd_pdrop", "0.0"},
-    {"attn_pdrop", "0.0"},
-    {"resid_pdrop", "0.0"},
-    {0},
-};
-static const hf_fixed_t LLAMA_WRITTEN[] = {
-    {"architectures", "[\"LlamaForCausalLM\"]"},
-    {"attention_dropout", "0.0"},
-    {0},
-};
-static const hf_fixed_t MISTRAL_WRITTEN[] = {
-    {"architectures", "[\"MistralForCausalLM\"]"},
-    {"attention_dropout", "0.0"},
-    {0},
-};
-static const hf_fixed_t QWEN2_WRITTEN[] = {
-    {"architectures", "[\"Qwen2ForCausalLM\"]"},
-    {"attention_dropout", "0.0"},
-    {"use_sliding_window", "false"},
-    {0},
-};
-static const hf_fixed_t QWEN3_WRITTEN[] = {
-    {"architectures", "[\"Qwen3ForCausalLM\"]"},
-    {"attention_dropout", "0.0"},
-    {"use_sliding_window", "false"},
-    {0},
-};
-const hf_fixed_t hf_all_written[] = {
-    {"bos_token_id", "null"},
-    {"eos_token_id", "null"},
-    {0},
-};
-
-const hf_family_t hf_families[] = {
-    [ARCH_GPT2] = {"gpt2", GPT2_KEYS, GPT2_FIXED, GPT2_WRITTEN},
-    [ARCH_LLAMA] = {"llama", LLAMA_KEYS, LLAMA_FIXED, LLAMA_WRITTEN},
-    [ARCH_MISTRAL] = {"mistral", LLAMA_KEYS, SILU_FIXED, MISTRAL_WRITTEN},
-    [ARCH_QWEN2] = {"qwen2", LLAMA_KEYS, SILU_FIXED, QWEN2_WRITTEN},
-    [ARCH_QWEN3] = {"qwen3", LLAMA_KEYS, QWEN3_FIXED, QWEN3_WRITTEN},
-};
-const int n_hf_families = (int)(sizeof hf_families / sizeof hf_families[0]);
-
-/* Well-known families that are not supported, each with what it computes that is missing here. */
-static const struct {
-    const char *model_type, *missing;
-} REFUSED[] = {
-    {"gemma", "GELU in a gated MLP, scaled embeddings and norms with 1 + weight"},
-    {"gemma2", "norms after attention and MLP, soft caps of scores and logits, and attention within a window"},
-    {"gemma3", "images, norms after attention and MLP, and attention within a window"},
-    {"gemma3_text", "norms after attention and MLP, and attention within a window"},
-    {"ministral", "attention within a window in some of its layers"},
-    {"mixtral", "a mixture of experts"},
-    {"qwen2_moe", "a mixture of experts"},
-    {"qwen3_moe", "a mixture of experts"},
-    {"phi3", "its fused tensors' names and rotation of a part of each head"},
-    {"gpt_neox", "attention and MLP side by side, and rotation of a part of each head"},
-};
-
-const char *hf_family_missing(const char *model_type)
-{
-    for (size_t i = 0; i < sizeof REFUSED / sizeof REFUSED[0]; i++)
-        if (strcmp(REFUSED[i].model_type, model_type) == 0)
-            return REFUSED[i].missing;
-    return NULL;
-}
-
-/* ---- hf keys ---- */
 
 #define OF(arch) (1u << (arch))
 
@@ -207,7 +22,18 @@ enum {
     MISTRAL = OF(ARCH_MISTRAL),
     QWEN2 = OF(ARCH_QWEN2),
     QWEN3 = OF(ARCH_QWEN3),
-    ROTARY = OF(ARCH_LLAMA) | MISTRAL | QWEN2 | QWEN3,
+    MINISTRAL = OF(ARCH_MINISTRAL),
+    SMOLLM3 = OF(ARCH_SMOLLM3),
+    PHI3 = OF(ARCH_PHI3),
+    GRANITE = OF(ARCH_GRANITE),
+    GRANITE4 = OF(ARCH_GRANITE4),
+    OLMO2 = OF(ARCH_OLMO2),
+    OLMO3 = OF(ARCH_OLMO3),
+    GEMMA3 = OF(ARCH_GEMMA3),
+    SEED_OSS = OF(ARCH_SEED_OSS),
+    FULLY_ROTARY = OF(ARCH_LLAMA) | MISTRAL | QWEN2 | QWEN3 | MINISTRAL | SMOLLM3 | GRANITE | GRANITE4 | OLMO2 | OLMO3 |
+                   GEMMA3 | SEED_OSS,
+    ROTARY = FULLY_ROTARY | PHI3,
     EVERY = GPT2 | ROTARY,
 };
 
@@ -233,31 +59,59 @@ static const rule_t RULES[] = {
     {"max_position_embeddings", ROTARY, READ, NULL, false}, /* of llama3's scaling, if that has none of its own */
     {"layer_types", ROTARY, READ, NULL, false},
     {"sliding_window", ROTARY, READ, NULL, false},
-    {"use_sliding_window", QWEN2 | QWEN3, READ, NULL, false},
+    {"use_sliding_window", QWEN2 | QWEN3 | SMOLLM3, READ, NULL, false},
     {"max_window_layers", QWEN2 | QWEN3, READ, NULL, false},
-    {"partial_rotary_factor", ROTARY, ONE, "1", true},
-    {"original_max_position_embeddings", ROTARY, ONE, "null", true}, /* it would go before rope_parameters' own */
+    {"sliding_window_pattern", GEMMA3, READ, NULL, false},
+    {"_sliding_window_pattern", GEMMA3, READ, NULL, false},
+    {"rope_local_base_freq", GEMMA3, READ, NULL, false},
+    {"final_logit_softcapping", GEMMA3, ONE, "null", true},
+    {"attn_logit_softcapping", GEMMA3, ONE, "null", true},
+    {"use_bidirectional_attention", GEMMA3, ONE, "false", true},
+    {"cache_implementation", GEMMA3, ANY, NULL, false},
+    {"no_rope_layers", SMOLLM3, READ, NULL, false},
+    {"position_embedding_type", GRANITE4, READ, NULL, false},
+    {"no_rope_layer_interval", SMOLLM3, READ, NULL, false},
+    {"partial_rotary_factor", FULLY_ROTARY, ONE, "1", true},
+    {"partial_rotary_factor", PHI3, READ, NULL, false},
+    {"original_max_position_embeddings", PHI3, READ, NULL, false},
+    {"original_max_position_embeddings", FULLY_ROTARY, ONE, "null", true}, /* it would go before rope_parameters' own */
     {"rope_interleaved", ROTARY, ONE, "false", true},
     {"use_mrope", ROTARY, ONE, "false", true},
-    {"attention_bias", MISTRAL | QWEN2, ONE, "false", true},
-    {"mlp_bias", MISTRAL | QWEN2 | QWEN3, ONE, "false", true},
+    {"attention_bias", MISTRAL | QWEN2 | MINISTRAL | PHI3, ONE, "false", true},
+    {"mlp_bias", MISTRAL | QWEN2 | QWEN3 | MINISTRAL | PHI3 | GRANITE4 | OLMO2 | OLMO3 | GEMMA3, ONE, "false", true},
     {"is_causal", EVERY, ONE, "true", false},
     {"is_encoder_decoder", EVERY, ONE, "false", true},
     {"pruned_heads", EVERY, ONE, "{}", true},
     {"per_layer_config", EVERY, ONE, "null", true},
-    {"quantization_config", EVERY, ONE, "null", true},
-    {"compression_config", EVERY, ONE, "null", true},
+    {"quantization_config", EVERY, READ, NULL, false},
+    {"compression_config", EVERY, READ, NULL, false},
     {"hidden_size", GPT2, SAME, "n_embd", false},
     {"num_attention_heads", GPT2, SAME, "n_head", false},
     {"num_hidden_layers", GPT2, SAME, "n_layer", false},
     {"max_position_embeddings", GPT2, SAME, "n_positions", false},
     /* ---- how a model is trained: dropout is not applied here ---- */
     {"attention_dropout", ROTARY, ANY, NULL, false},
+    {"residual_dropout", SEED_OSS, ANY, NULL, false},
     {"attn_pdrop", GPT2, ANY, NULL, false},
-    {"embd_pdrop", GPT2, ANY, NULL, false},
-    {"resid_pdrop", GPT2, ANY, NULL, false},
+    {"embd_pdrop", GPT2 | PHI3, ANY, NULL, false},
+    {"resid_pdrop", GPT2 | PHI3, ANY, NULL, false},
     {"initializer_range", EVERY, ANY, NULL, false},
     {"gradient_checkpointing", EVERY, ANY, NULL, false},
+    /* ---- of experts and of Mamba layers, where there are none ---- */
+    {"intermediate_size", GRANITE4, ANY, NULL, false},
+    {"num_experts_per_tok", GRANITE4, ANY, NULL, false},
+    {"output_router_logits", GRANITE4, ANY, NULL, false},
+    {"router_aux_loss_coef", GRANITE4, ANY, NULL, false},
+    {"mamba_n_heads", GRANITE4, ANY, NULL, false},
+    {"mamba_n_groups", GRANITE4, ANY, NULL, false},
+    {"mamba_d_state", GRANITE4, ANY, NULL, false},
+    {"mamba_d_head", GRANITE4, ANY, NULL, false},
+    {"mamba_d_conv", GRANITE4, ANY, NULL, false},
+    {"mamba_expand", GRANITE4, ANY, NULL, false},
+    {"mamba_chunk_size", GRANITE4, ANY, NULL, false},
+    {"mamba_conv_bias", GRANITE4, ANY, NULL, false},
+    {"mamba_proj_bias", GRANITE4, ANY, NULL, false},
+    {"time_step_limit", GRANITE4, ANY, NULL, false},
     /* ---- how it is computed ---- */
     {"dtype", EVERY, ANY, NULL, false},
     {"torch_dtype", EVERY, ANY, NULL, false},
@@ -357,9 +211,11 @@ static bool is_among(const char *key, const hf_fixed_t *rows)
 static bool is_known(const char *key, int arch)
 {
     const hf_family_t *family = &hf_families[arch];
-    for (const hf_key_t *row = family->keys; row->key; row++)
-        if (strcmp(row->hf_key, key) == 0)
-            return true;
+    const hf_key_t *const tables[] = {family->keys, family->more_keys};
+    for (int i = 0; i < 2; i++)
+        for (const hf_key_t *row = tables[i]; row->key; row++)
+            if (strcmp(row->hf_key, key) == 0)
+                return true;
     return find_rule(key, arch) || is_among(key, family->fixed) || is_among(key, family->written) ||
            is_among(key, hf_all_written);
 }

@@ -9,7 +9,8 @@
 
 /* ---- hf families ---- */
 /* What config.json says of each family of models: which keys are settings of [model], which must have
- * one value, and which are written. For hf_config.c, which reads the file, and hf_config_write.c. */
+ * one value, and which are written (hf_families.c). For hf_config.c, hf_rope.c and hf_layers.c, which read the file,
+ * and hf_config_write.c. */
 
 /* One setting of [model] and its key in the file. Rows are in an order in which `otherwise` can use earlier settings.
  */
@@ -24,19 +25,30 @@ typedef struct hf_fixed {
     const char *hf_key, *value;
 } hf_fixed_t;
 
-/* A key of the object rope_scaling stands here with that name before it (hf_config.c, take_rope). */
+/* A key of the object rope_scaling stands here with that name before it (hf_rope.c, hf_read_rope). */
 #define HF_SCALING "rope_scaling."
 
-/* Tables end with a row of zeros. */
+/* Which layers have a window where layer_types does not say it. */
+typedef enum hf_windows {
+    HF_NO_WINDOWS,        /* none, whatever the file says */
+    HF_ALL_WINDOWS,       /* all, if there is a sliding_window */
+    HF_UPPER_WINDOWS,     /* with use_sliding_window those from max_window_layers on */
+    HF_UNROTATED_WINDOWS, /* with use_sliding_window those that no_rope_layers says are not rotated */
+    HF_KIND_WINDOWS,      /* those of the family's kinds */
+} hf_windows_t;
+
+/* What a file of a family has. Tables end with a row of zeros. */
 typedef struct hf_family {
-    const char *model_type;
-    const hf_key_t *keys;
+    const hf_key_t *keys, *more_keys;
     const hf_fixed_t *fixed; /* required, and always written */
     const hf_fixed_t *written;
+    hf_windows_t windows;
+    /* Of transformers' configuration class, for what is missing. */
+    int64_t window; /* 0: none */
+    int64_t positions;
 } hf_family_t;
 
-extern const hf_family_t hf_families[]; /* by options_arch_t */
-extern const int n_hf_families;
+extern const hf_family_t hf_families[];   /* by options_arch_t */
 extern const hf_fixed_t hf_all_written[]; /* of every family */
 
 /* Returns what a well-known family computes that is missing here; NULL: it is not known. */

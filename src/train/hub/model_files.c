@@ -81,8 +81,11 @@ static void add(model_files_t *files, const char *name, void *data, size_t n_byt
 {
     files->files[files->n_files++] = (zero_save_file_t){.name = name, .data = data, .n_bytes = n_bytes};
     files->n_bytes += n_bytes;
-    if (strcmp(name, TOKENIZER) == 0)
+    if (strcmp(name, TOKENIZER) == 0) {
         files->tokenizer = XXH3_64bits(data, n_bytes);
+        files->tokenizer_text = data;
+        files->tokenizer_bytes = n_bytes;
+    }
 }
 
 /* Reads a file if it is there. `directory` has no links. */

@@ -13,6 +13,8 @@ typedef struct model_files {
     zero_save_file_t files[MODEL_FILES_MAX]; /* data are owned */
     uint64_t n_bytes;                        /* of all */
     uint64_t tokenizer;                      /* XXH3 of tokenizer.json; 0: there is none */
+    const void *tokenizer_text;              /* its content, of files */
+    uint64_t tokenizer_bytes;
 } model_files_t;
 
 /* Reads those files that the directory has: tokenizer.json, vocab.json and so on. Leaves out, with a line, what is not

@@ -125,3 +125,18 @@ zero_status_t zero_fp8_backward_weight(zero_fp8_product_t *product, zero_linear_
         *product = (zero_fp8_product_t){n_out, n_in, n_rows, columns_of(dy8), columns_of(x8)};
     return check(product, "linear_fp8_backward_weight");
 }
+
+/* ---- rope ---- */
+
+zero_status_t zero_rope_check(const zero_rope_t *rope, const zero_attention_shape_t *shape)
+{
+    const size_t n_rotated = zero_rope_n_rotated(rope, shape);
+    if (n_rotated % 2 != 0 || n_rotated > shape->head_dim || shape->head_dim > UINT32_MAX)
+        return zero_fail(ZERO_ERROR_ARGUMENT, "rope: %zu elements of heads of %zu cannot be rotated in pairs",
+                         n_rotated, shape->head_dim);
+    if (rope->q_scale != 0.0f && n_rotated != shape->head_dim)
+        return zero_fail(ZERO_ERROR_UNSUPPORTED,
+                         "rope: q is scaled where all of a head is rotated, not %zu of %zu elements", n_rotated,
+                         shape->head_dim);
+    return ZERO_OK;
+}

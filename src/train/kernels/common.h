@@ -15,6 +15,35 @@
  * below 2^11, and so have no order. It is 2^-15 of a unit in the last place of a loss of 0.1 in fp32. */
 #define ZERO_LOSS_UNIT 0x1p-42
 
+ZERO_MATH double zero_loss_rounded(double loss)
+{
+    return rint(loss / ZERO_LOSS_UNIT) * ZERO_LOSS_UNIT;
+}
+
+/* Return -log sigmoid(margin), the loss of a pair, and sigmoid(-margin), its slope but for the sign; of any margin
+ * without overflow. */
+ZERO_MATH double zero_pair_loss_of(double margin)
+{
+    return margin > 0.0 ? log1p(exp(-margin)) : log1p(exp(margin)) - margin;
+}
+
+ZERO_MATH double zero_pair_slope_of(double margin)
+{
+    return margin > 0.0 ? exp(-margin) / (1.0 + exp(-margin)) : 1.0 / (1.0 + exp(margin));
+}
+
+/* The arguments of head_loss and head_losses (kernels.h). */
+typedef struct zero_head_call {
+    void *dx;
+    zero_grad_t dweight;
+    const void *x;
+    zero_weight_t weight;
+    const int32_t *targets;
+    double loss_weight;
+    const float *grad_scale;
+    size_t n_rows, dim, vocab_size;
+} zero_head_call_t;
+
 /* ---- scratch ---- */
 /* Temporary memory of one call of a model kernel, from the context's workspace.
  *
@@ -130,12 +159,38 @@ static inline float zero_rope_scaled(const zero_rope_t *rope, float frequency)
     return (1.0f - smooth) * frequency / rope->factor + smooth * frequency;
 }
 
-/* Returns the radians that pair i of a head is rotated by from one position to the next. */
-static inline float zero_rope_frequency(const zero_rope_t *rope, size_t i, size_t head_dim)
+/* Returns how much of yarn's scaling pair i gets, 0 to 1. */
+static inline float zero_rope_ramp(const zero_rope_t *rope, size_t i)
 {
-    float exponent = (float)(2 * i) / (float)head_dim;
-    float frequency = 1.0f / (float)pow((double)rope->theta, (double)exponent);
-    return rope->factor > 1.0f ? zero_rope_scaled(rope, frequency) : frequency;
+    float share = ((float)i - rope->last_kept) / (rope->first_scaled - rope->last_kept);
+    return share < 0.0f ? 0.0f : share > 1.0f ? 1.0f : share;
 }
+
+/* Returns the radians that pair i of the n_rotated elements of a head is rotated by from one position to the next. */
+static inline float zero_rope_frequency(const zero_rope_t *rope, size_t i, size_t n_rotated)
+{
+    float exponent = (float)(2 * i) / (float)n_rotated;
+    float power = (float)pow((double)rope->theta, (double)exponent), frequency = 1.0f / power;
+    if (rope->kind == ZERO_ROPE_LONGROPE)
+        return 1.0f / (rope->divisors[i] * power);
+    if (!(rope->factor > 1.0f))
+        return frequency;
+    if (rope->kind == ZERO_ROPE_LINEAR)
+        return frequency / rope->factor;
+    if (rope->kind == ZERO_ROPE_YARN) {
+        float kept = 1.0f - zero_rope_ramp(rope, i);
+        return 1.0f / (rope->factor * power) * (1.0f - kept) + frequency * kept;
+    }
+    return zero_rope_scaled(rope, frequency);
+}
+
+/* Returns how many elements of a head are rotated. */
+static inline size_t zero_rope_n_rotated(const zero_rope_t *rope, const zero_attention_shape_t *shape)
+{
+    return rope->n_rotated > 0 ? rope->n_rotated : shape->head_dim;
+}
+
+/* Refuses what no device rotates. */
+zero_status_t zero_rope_check(const zero_rope_t *rope, const zero_attention_shape_t *shape);
 
 #endif

@@ -1,10 +1,12 @@
-/* embed.c - token and position embedding on the CPU.
+/* embed.c - token and position embedding on the CPU; copies and sums of blocks.
  *
  * Backward gathers instead of scattering. The positions of each token form a chain in ascending order; one thread sums
  * a row of the table along its chain, in fp32, and rounds it once. So no two threads write the same element, and the
  * sums are taken in the order of positions. Rows whose token does not occur are only zeroed.
  */
 #include "train/kernels/kernels_cpu.h"
+
+#include <string.h>
 
 #include "train/kernels/vector_math.h"
 
@@ -97,12 +99,12 @@ static zero_status_t backward_tokens(zero_scratch_t *scratch, zero_grad_t dtoken
 }
 
 /* Adds up the rows of dout at position t of one sequence: row t or, with starts, one of every document that is longer.
- */
+ * Documents begin at the first row or, in a part of a sequence, before it. */
 static void add_position(float *sum, const float *dout, const int32_t *starts, size_t t, size_t seq_len, size_t dim,
                          size_t column, size_t n)
 {
-    const size_t end = starts != NULL ? seq_len : t + 1;
-    for (size_t row = t; row < end; ++row) {
+    const size_t end = starts != NULL ? seq_len : t + 1, before = starts != NULL ? (size_t) - (int64_t)starts[0] : 0;
+    for (size_t row = t > before ? t - before : 0; row < end; ++row) {
         if (position_of(row, starts, seq_len) != t)
             continue;
         for (size_t i = 0; i < n; ++i)
@@ -112,10 +114,10 @@ static void add_position(float *sum, const float *dout, const int32_t *starts, s
 
 /* Computes dpositions[t] = the sum of dout's rows at position t, in order. */
 static void backward_positions(zero_grad_t dpositions, const float *dout, const int32_t *starts, size_t n_batch,
-                               size_t seq_len, size_t dim)
+                               size_t seq_len, size_t n_positions, size_t dim)
 {
-#pragma omp parallel for schedule(static) if (n_batch * seq_len * dim >= ZERO_MODEL_PARALLEL_MIN)
-    for (size_t t = 0; t < seq_len; ++t) {
+#pragma omp parallel for schedule(static) if (n_batch * n_positions * dim >= ZERO_MODEL_PARALLEL_MIN)
+    for (size_t t = 0; t < n_positions; ++t) {
         for (size_t column = 0; column < dim; column += COLUMN_TILE) {
             size_t n = dim - column < COLUMN_TILE ? dim - column : COLUMN_TILE;
             float sum[COLUMN_TILE] = {0};
@@ -129,15 +131,37 @@ static void backward_positions(zero_grad_t dpositions, const float *dout, const 
 
 zero_status_t ZERO_MODEL_FN(embed_backward)(zero_model_context_t *ctx, zero_grad_t dtokens, zero_grad_t dpositions,
                                             const void *dout, const int32_t *tokens, const int32_t *starts,
-                                            size_t n_batch, size_t seq_len, size_t dim, size_t vocab_size)
+                                            size_t n_batch, size_t seq_len, size_t n_positions, size_t dim,
+                                            size_t vocab_size)
 {
     zero_scratch_t scratch = zero_scratch_begin(ctx);
     size_t n_rows = n_batch * seq_len;
     if (n_rows >= NO_POSITION)
         return zero_fail(ZERO_ERROR_OVERFLOW, "%zu positions do not fit 32 bits", n_rows);
     ZERO_TRY(check_tokens(tokens, n_rows, vocab_size));
-    ZERO_TRY(backward_tokens(&scratch, dtokens, dout, tokens, n_rows, dim, vocab_size));
+    if (dtokens.data != NULL)
+        ZERO_TRY(backward_tokens(&scratch, dtokens, dout, tokens, n_rows, dim, vocab_size));
     if (dpositions.data != NULL)
-        backward_positions(dpositions, dout, starts, n_batch, seq_len, dim);
+        backward_positions(dpositions, dout, starts, n_batch, seq_len, n_positions, dim);
+    return ZERO_OK;
+}
+
+/* ---- blocks ---- */
+
+zero_status_t ZERO_MODEL_FN(sum_blocks)(zero_model_context_t *ctx, void *dst, size_t dst_stride,
+                                        const zero_block_t *blocks, int n_blocks, size_t n_rows, size_t n_columns)
+{
+    (void)ctx;
+#pragma omp parallel for schedule(static) if (n_rows * n_columns >= ZERO_MODEL_PARALLEL_MIN)
+    for (size_t row = 0; row < n_rows; ++row) {
+        float *sums = (float *)dst + row * dst_stride;
+        memcpy(sums, (const float *)blocks[0].data + row * blocks[0].stride, n_columns * sizeof *sums);
+        for (int b = 1; b < n_blocks; ++b) {
+            const float *addends = (const float *)blocks[b].data + row * blocks[b].stride;
+#pragma omp simd
+            for (size_t i = 0; i < n_columns; ++i)
+                sums[i] += addends[i];
+        }
+    }
     return ZERO_OK;
 }

@@ -48,7 +48,7 @@ void ZERO_ISA(zero_model_raise_absmax)(const zero_model_context_t *ctx, const fl
 {
     if (ctx->absmax == NULL)
         return;
-    uint32_t largest = absmax_of((zero_weight_t){x, ZERO_FP32}, n_elems);
+    uint32_t largest = absmax_of((zero_weight_t){.data = x, .dtype = ZERO_FP32}, n_elems);
     *ctx->absmax = largest > *ctx->absmax ? largest : *ctx->absmax;
 }
 
@@ -105,7 +105,18 @@ zero_status_t ZERO_MODEL_FN(fp8_cast_weight)(zero_model_context_t *ctx, const ze
 zero_status_t ZERO_MODEL_FN(fp8_cast)(zero_model_context_t *ctx, const zero_fp8_t *x8, const void *x,
                                       bool absmax_is_known, size_t n_rows, size_t n_columns)
 {
-    return ZERO_MODEL_FN(fp8_cast_weight)(ctx, x8, (zero_weight_t){x, ZERO_FP32}, absmax_is_known, n_rows, n_columns);
+    return ZERO_MODEL_FN(fp8_cast_weight)(ctx, x8, (zero_weight_t){.data = x, .dtype = ZERO_FP32}, absmax_is_known,
+                                          n_rows, n_columns);
+}
+
+zero_status_t ZERO_MODEL_FN(fp8_widen)(zero_model_context_t *ctx, void *weight, zero_fp8_param_t bytes, size_t n_elems)
+{
+    uint16_t *out = weight;
+    (void)ctx;
+#pragma omp parallel for schedule(static) if (n_elems >= ZERO_MODEL_PARALLEL_MIN)
+    for (size_t i = 0; i < n_elems; ++i)
+        out[i] = zero_bf16_of_float(zero_float_of_fp8(ZERO_E4M3, bytes.data[i]) * bytes.scales->inverse);
+    return ZERO_OK;
 }
 
 zero_status_t ZERO_MODEL_FN(fp8_transpose)(zero_model_context_t *ctx, uint8_t *columns, const uint8_t *rows,

@@ -3,7 +3,7 @@
  * The table has linear layers, attention, norms, activations, embedding and the loss. Activations have the device's own
  * dtype (`activation_dtype`: fp32 on the CPU, the configured dtype on CUDA). Weights and gradients have the dtype in
  * their zero_weight_t or zero_grad_t. Sums are taken in fp32 or wider and in a fixed order, so the same inputs give the
- * same bits in every run.
+ * same bits in every run. A gradient without data is of a weight that is not trained, and is not computed.
  *
  * Tensors are dense and row-major: the last extent of a shape is contiguous. n_rows = B * T (sequences times
  * positions). Work is queued in ctx->stream; on the CPU it is done when the call returns. No function allocates:
@@ -35,24 +35,66 @@ typedef struct zero_model_context {
 typedef struct zero_weight {
     const void *data; /* NULL: no such weight (a missing bias) */
     zero_dtype_t dtype;
+    float offset; /* of RMSNorm's scale: added to each element in fp32, as Gemma's 1 + weight */
 } zero_weight_t;
 
 /* How a linear layer's matrix is stored: [n_in, n_out] as in Hugging Face's GPT-2 (Conv1D), or [n_out, n_in] as in
  * nn.Linear. */
 typedef enum zero_linear_layout { ZERO_LINEAR_IN_OUT, ZERO_LINEAR_OUT_IN } zero_linear_layout_t;
 
+/* c[m, n] = scale op(a)[m, k] op(b)[k, n], row-major with rows of stride ld; op may transpose. c is added to or
+ * overwritten as it says, and rounded once. An operand or c that is narrower than fp32 on the CPU has rows without
+ * gaps.
+ */
+typedef struct zero_product {
+    bool transpose_a, transpose_b;
+    size_t m, n, k;
+    zero_weight_t a, b; /* weights, activations or their gradients */
+    size_t lda, ldb;
+    zero_grad_t c;
+    size_t ldc;
+    float scale;
+} zero_product_t;
+
+/* What is added up over pairs of documents, of which the first is preferred (DPO: Rafailov et al. 2023,
+ * arXiv:2305.18290). A document's reward is beta (log p - log p_reference) of its targets, a pair's margin the first
+ * one's reward less the other's, and its loss -log sigmoid(margin). */
+typedef enum zero_pair_sum {
+    ZERO_PAIR_CHOSEN, /* rewards */
+    ZERO_PAIR_REJECTED,
+    ZERO_PAIR_ACCURACY, /* pairs of which the first has the larger reward */
+    ZERO_N_PAIR_SUMS
+} zero_pair_sum_t;
+
+/* Documents 2 p and 2 p + 1 are pair p, if the latter begins before n_rows. All memory is the device's. */
+typedef struct zero_pair_loss {
+    double *loss_sum; /* += loss_weight * the sum of the pairs' losses: a multiple of ZERO_LOSS_UNIT, as the next */
+    double *sums;     /* [ZERO_N_PAIR_SUMS] += loss_weight * the sums of these */
+    /* [n_rows, dim], or NULL. On entry the gradient of beta * loss_weight * (sum of losses), of head_losses; multiplied
+     * by the sigmoid of -margin, and -1 in second documents, it is that of loss_weight * (sum of the pairs' losses). */
+    void *dx;
+    const double *losses, *reference; /* [n_rows]: of the model, and of that by which it is measured */
+    const int32_t *documents;         /* [n_rows + 1], ascending: the rows where they begin; behind the last n_rows */
+    double *pairs;                    /* scratch: [n_rows / 2, ZERO_N_PAIR_SUMS + 1] */
+    float *factors;                   /* scratch: [n_rows], of the rows of dx */
+    double beta, loss_weight;
+    size_t n_rows, dim;
+} zero_pair_loss_t;
+
 /* The largest sizes of a run. The workspace is sized for them. */
 typedef struct zero_model_limits {
     size_t n_rows;     /* B * T */
     size_t seq_len;    /* T */
+    size_t n_batch;    /* sequences of seq_len that attention takes, if ranks share them; 0: n_rows / seq_len */
     size_t max_linear; /* largest n_in * n_out of any linear layer, the output head included */
     size_t max_width;  /* largest n_in or n_out, the vocabulary not included */
     size_t n_heads, head_dim;
     size_t n_kv_heads; /* 0: n_heads */
     size_t vocab_size;
-    zero_dtype_t dtype;    /* of weights */
-    bool fp8;              /* linear layers may be computed in fp8 */
-    bool may_skip_targets; /* a target may be ZERO_NO_TARGET */
+    zero_dtype_t dtype;          /* of weights */
+    bool fp8;                    /* linear layers may be computed in fp8 */
+    bool may_skip_targets;       /* a target may be ZERO_NO_TARGET */
+    bool normalizes_projections; /* projection_norm may be called */
 } zero_model_limits_t;
 
 /* An fp8 copy of a matrix x[n_rows, n_columns]. Products take both of their operands with the summed extent contiguous,
@@ -64,14 +106,28 @@ typedef struct zero_fp8 {
     zero_fp8_scales_t *scales; /* device memory, aligned to 16 bytes */
 } zero_fp8_t;
 
-/* The frequencies of rotary positions. With factor > 1 they are scaled as in Llama 3.1 ("llama3"): wavelengths of more
- * than original / low_freq positions become `factor` times longer, those of less than original / high_freq stay, and in
- * between it changes smoothly. */
+/* How the frequencies of rotary positions are scaled, by the names of transformers' rope_type. */
+typedef enum zero_rope_kind {
+    ZERO_ROPE_LLAMA3,   /* of Llama 3.1: wavelengths of more than original / low_freq positions become `factor` times
+                           longer, those of less than original / high_freq stay, and in between it changes smoothly */
+    ZERO_ROPE_LINEAR,   /* all wavelengths become `factor` times longer */
+    ZERO_ROPE_YARN,     /* (Peng et al. 2023, arXiv:2309.00071) those of pairs behind last_kept, up to first_scaled more
+                           and more, and from there on `factor` times */
+    ZERO_ROPE_LONGROPE, /* each divisors[pair] times */
+} zero_rope_kind_t;
+
+/* The rotation of a head's elements by positions. */
 typedef struct zero_rope {
-    float theta;                         /* the base */
-    float factor;                        /* at most 1: not scaled, and what follows is not read */
-    float low_freq, high_freq, original; /* low_freq < high_freq; original: positions before scaling */
+    float theta;  /* the base */
+    float factor; /* at most 1: not scaled; of longrope not read; infinite, linear: an angle of 0 */
+    float low_freq, high_freq, original; /* of llama3: low_freq < high_freq; original: positions before scaling */
     const int32_t *starts;               /* as in zero_mask_t: positions are counted from there */
+    zero_rope_kind_t kind;
+    float last_kept, first_scaled; /* of yarn: last_kept < first_scaled */
+    const float *divisors;         /* of longrope, in host memory: [n_rotated / 2] */
+    size_t n_rotated;              /* elements of a head, the first ones, an even number; 0: all */
+    float scale;                   /* what is rotated is multiplied by it; 0: 1 */
+    float q_scale; /* q heads, of which all is rotated, are multiplied by it, also their gradients; 0: 1 */
 } zero_rope_t;
 
 /* What a query does not see, in addition to later keys. */
@@ -79,6 +135,7 @@ typedef struct zero_mask {
     /* int32 [B, T], device memory: where the document begins that a position is in, 0 <= starts[b, t] <= t, never less
      * than at the position before. Keys before it are not seen. NULL: a sequence is one document. Where rows continue
      * one text (embed, rope, attention_cached), it begins before them: all are -first, with `first` earlier positions.
+     * Where rows are a part of a sequence (embed, embed_backward, rope), they are less by the part's first position.
      */
     const int32_t *starts;
     size_t window; /* a query sees its own position's key and the window - 1 before it; 0: all of them */
@@ -89,6 +146,14 @@ typedef struct zero_mask {
 typedef struct zero_attention_shape {
     size_t n_batch, seq_len, n_heads, n_kv_heads, head_dim;
 } zero_attention_shape_t;
+
+/* A matrix within a larger one, of activations. */
+typedef struct zero_block {
+    const void *data;
+    size_t stride; /* elements from row to row */
+} zero_block_t;
+
+#define ZERO_MAX_BLOCKS 64
 
 #define ZERO_MODEL_WHY 768 /* bytes of a reason: one clause, without a newline */
 
@@ -129,6 +194,8 @@ typedef struct zero_model_kernels {
                                             zero_grad_t dbias, const void *x, const void *dy, size_t n_rows,
                                             size_t n_in, size_t n_out);
 
+    zero_status_t (*product)(zero_model_context_t *ctx, const zero_product_t *product);
+
     /* sums[n_columns] = column sums of x[n_rows, n_columns]: a bias gradient whose weight gradient is computed in fp8
      */
     zero_status_t (*sum_columns)(zero_model_context_t *ctx, zero_grad_t sums, const void *x, size_t n_rows,
@@ -147,6 +214,9 @@ typedef struct zero_model_kernels {
     /* Casts a weight likewise; n_rows and n_columns are those of its layout. */
     zero_status_t (*fp8_cast_weight)(zero_model_context_t *ctx, const zero_fp8_t *w8, zero_weight_t weight,
                                      bool absmax_is_known, size_t n_rows, size_t n_columns);
+    /* weight[n_elems] = the values of bytes in E4M3, by their scale, in the weights' dtype: bf16. Needs no limits.fp8.
+     */
+    zero_status_t (*fp8_widen)(zero_model_context_t *ctx, void *weight, zero_fp8_param_t bytes, size_t n_elems);
     /* columns[n_columns, n_rows] = the transpose of rows[n_rows, n_columns] */
     zero_status_t (*fp8_transpose)(zero_model_context_t *ctx, uint8_t *columns, const uint8_t *rows, size_t n_rows,
                                    size_t n_columns);
@@ -199,10 +269,20 @@ typedef struct zero_model_kernels {
                                         zero_weight_t k_weight, float eps, size_t n_rows, size_t n_heads,
                                         size_t n_kv_heads, size_t head_dim);
 
+    /* Normalizes all of q in a row of qkv[n_rows, q_width + 2 k_width] as one, and all of k, as OLMo 2 does: y = x *
+     * rstd * weight, with q_weight[q_width] and k_weight[k_width]. v is copied. Needs limits.normalizes_projections. */
+    zero_status_t (*projection_norm)(zero_model_context_t *ctx, void *y, const void *qkv, zero_weight_t q_weight,
+                                     zero_weight_t k_weight, float eps, size_t n_rows, size_t q_width, size_t k_width);
+    /* dqkv, the gradient of y, becomes that of qkv, in place. dq_weight[q_width], dk_weight[k_width]. */
+    zero_status_t (*projection_norm_backward)(zero_model_context_t *ctx, void *dqkv, zero_grad_t dq_weight,
+                                              zero_grad_t dk_weight, const void *qkv, zero_weight_t q_weight,
+                                              zero_weight_t k_weight, float eps, size_t n_rows, size_t q_width,
+                                              size_t k_width);
+
     /* Rotary position embedding (Su et al. 2021, arXiv:2104.09864) as in Hugging Face's Llama, in place: in every q and
-     * k head of qkv[B, T, (n_heads + 2 n_kv_heads) * head_dim], elements i and i + head_dim / 2 are rotated as a pair
-     * by the angle position * theta^(-2 i / head_dim), or scaled as `rope` says. v stays. `inverse` rotates back, which
-     * is the gradient. head_dim is even. absmax: all of qkv. */
+     * k head of qkv[B, T, (n_heads + 2 n_kv_heads) * head_dim], elements i and i + D / 2 of the first D = n_rotated are
+     * rotated as a pair by the angle position * theta^(-2 i / D), or scaled as `rope` says. v stays. `inverse` rotates
+     * back and scales likewise, which is the gradient. absmax: all of qkv. */
     zero_status_t (*rope)(zero_model_context_t *ctx, void *qkv, bool inverse, const zero_rope_t *rope,
                           const zero_attention_shape_t *shape);
 
@@ -212,6 +292,15 @@ typedef struct zero_model_kernels {
     /* dgate_up may be gate_up. If y is not NULL, it is recomputed, with swiglu's bits. absmax: dgate_up. */
     zero_status_t (*swiglu_backward)(zero_model_context_t *ctx, void *dgate_up, void *y, const void *dy,
                                      const void *gate_up, size_t n_rows, size_t width);
+
+    /* The same with GELU's tanh form in place of silu, as Gemma has it. */
+    zero_status_t (*geglu)(zero_model_context_t *ctx, void *y, const void *gate_up, size_t n_rows, size_t width);
+    zero_status_t (*geglu_backward)(zero_model_context_t *ctx, void *dgate_up, void *y, const void *dy,
+                                    const void *gate_up, size_t n_rows, size_t width);
+
+    /* y = residual + factor x (residual NULL: factor x), rounded once. y may be either. */
+    zero_status_t (*add_scaled)(zero_model_context_t *ctx, void *y, const void *residual, const void *x, float factor,
+                                size_t n_elems);
 
     /* y = 0.5 x (1 + tanh(sqrt(2/pi) (x + 0.044715 x^3))), Hugging Face's gelu_new. absmax: y. */
     zero_status_t (*gelu)(zero_model_context_t *ctx, void *y, const void *x, size_t n_elems);
@@ -249,21 +338,34 @@ typedef struct zero_model_kernels {
                            zero_weight_t token_table, zero_weight_t position_table, size_t n_batch, size_t seq_len,
                            size_t dim, size_t vocab_size);
     /* A row of dtokens[vocab_size, dim] whose token does not occur becomes zero, or stays if dtokens.accumulate; so do
-     * rows of dpositions[T, dim]. Sums are taken in the order of positions, without float atomics. */
+     * rows of dpositions[n_positions, dim]. starts NULL: n_positions is T. Sums are taken in the order of positions,
+     * without float atomics. */
     zero_status_t (*embed_backward)(zero_model_context_t *ctx, zero_grad_t dtokens, zero_grad_t dpositions,
                                     const void *dout, const int32_t *tokens, const int32_t *starts, size_t n_batch,
-                                    size_t seq_len, size_t dim, size_t vocab_size);
+                                    size_t seq_len, size_t n_positions, size_t dim, size_t vocab_size);
+
+    /* dst[n_rows, n_columns] = the sum of n_blocks blocks of that size, in fp32 and in order, rounded once; of one
+     * block a copy. Rows are dst_stride elements apart. dst is not one of them. n_blocks: 1..ZERO_MAX_BLOCKS. */
+    zero_status_t (*sum_blocks)(zero_model_context_t *ctx, void *dst, size_t dst_stride, const zero_block_t *blocks,
+                                int n_blocks, size_t n_rows, size_t n_columns);
 
     /* Output head and softmax cross-entropy, fused, a chunk of rows at a time, so that only one chunk's logits exist.
      * x[n_rows, dim], weight[vocab_size, dim] (ZERO_LINEAR_OUT_IN), targets: int32 [n_rows].
      * *loss_sum += loss_weight * the sum of all rows' losses, in nats: a double, a multiple of ZERO_LOSS_UNIT.
      * A row whose target is ZERO_NO_TARGET has no loss, and its logits no gradient.
      * dx[n_rows, dim] and dweight receive the gradient of grad_scale[0] * loss_weight * (sum of losses); grad_scale is
-     * in device memory. dx may be x. dx NULL: loss only, and dweight is not touched. n_rows must equal the limits', for
+     * in device memory. dx may be x. dx NULL: loss only, and dweight is not touched. n_rows: at most the limits', for
      * which chunks and scratch are sized. */
     zero_status_t (*head_loss)(zero_model_context_t *ctx, double *loss_sum, void *dx, zero_grad_t dweight,
                                const void *x, zero_weight_t weight, const int32_t *targets, double loss_weight,
                                const float *grad_scale, size_t n_rows, size_t dim, size_t vocab_size);
+    /* losses[row] = the row's loss: doubles in device memory, 0 without a target. dx as head_loss's, or NULL; the
+     * weight's gradient is not computed. */
+    zero_status_t (*head_losses)(zero_model_context_t *ctx, double *losses, void *dx, const void *x,
+                                 zero_weight_t weight, const int32_t *targets, double loss_weight,
+                                 const float *grad_scale, size_t n_rows, size_t dim, size_t vocab_size);
+    /* The loss of pairs of documents, from what head_losses computes of their rows. */
+    zero_status_t (*pair_loss)(zero_model_context_t *ctx, const zero_pair_loss_t *pairs);
     /* logits: fp32 [n_rows, vocab_size] = x weight^T, for sampling */
     zero_status_t (*head_logits)(zero_model_context_t *ctx, float *logits, const void *x, zero_weight_t weight,
                                  size_t n_rows, size_t dim, size_t vocab_size);

@@ -73,7 +73,7 @@ static inline void zero_grad_put(zero_grad_t grad, size_t first, const float *va
 static inline zero_status_t zero_weight_fp32(zero_scratch_t *scratch, zero_weight_t weight, size_t n_elems,
                                              const float **out)
 {
-    if (weight.dtype == ZERO_FP32) {
+    if (weight.dtype == ZERO_FP32 && weight.offset == 0.0f) {
         *out = weight.data;
         return ZERO_OK;
     }
@@ -82,6 +82,8 @@ static inline zero_status_t zero_weight_fp32(zero_scratch_t *scratch, zero_weigh
 #pragma omp parallel for schedule(static) if (n_elems >= ZERO_MODEL_PARALLEL_MIN)
     for (size_t i = 0; i < n_elems; i += ZERO_CAST_BLOCK)
         zero_read_fp32(copy + i, weight, i, n_elems - i < ZERO_CAST_BLOCK ? n_elems - i : ZERO_CAST_BLOCK);
+    for (size_t i = 0; weight.offset != 0.0f && i < n_elems; ++i)
+        copy[i] += weight.offset;
     *out = copy;
     return ZERO_OK;
 }
@@ -130,7 +132,7 @@ void ZERO_ISA(zero_model_sgemm)(CBLAS_TRANSPOSE op_a, CBLAS_TRANSPOSE op_b, size
                                 const float *a, size_t lda, const float *b, size_t ldb, float beta, float *c,
                                 size_t ldc);
 
-/* c[m, n] = op(a) op(b) + beta c + bias[n] (NULL: none), row-major, on all threads. */
+/* c[m, n] = alpha op(a) op(b) + beta c + bias[n] (NULL: none), row-major, on all threads. alpha 0 stands for 1. */
 typedef struct zero_gemm {
     CBLAS_TRANSPOSE op_a, op_b;
     size_t m, n, k;
@@ -138,7 +140,7 @@ typedef struct zero_gemm {
     size_t lda;
     const float *b;
     size_t ldb;
-    float beta;
+    float alpha, beta;
     float *c;
     size_t ldc;
     const float *bias;
@@ -155,7 +157,8 @@ static inline size_t zero_row_parts(size_t n_rows)
     return parts < ZERO_ROW_PARTS ? parts : ZERO_ROW_PARTS;
 }
 
-/* Writes the sum of the partials, n_parts rows of `width` elements with stride `stride`, to the gradient. */
+/* Writes the sum of the partials, n_parts rows of `width` elements with stride `stride`, to the gradient, if it has
+ * data. */
 void ZERO_ISA(zero_model_put_partials)(zero_grad_t grad, const float *partials, size_t n_parts, size_t stride,
                                        size_t width);
 
@@ -200,6 +203,7 @@ zero_status_t ZERO_MODEL_FN(linear_backward_input)(zero_model_context_t *ctx, vo
 zero_status_t ZERO_MODEL_FN(linear_backward_weight)(zero_model_context_t *ctx, zero_grad_t dweight,
                                                     zero_linear_layout_t layout, zero_grad_t dbias, const void *x,
                                                     const void *dy, size_t n_rows, size_t n_in, size_t n_out);
+zero_status_t ZERO_MODEL_FN(product)(zero_model_context_t *ctx, const zero_product_t *product);
 zero_status_t ZERO_MODEL_FN(sum_columns)(zero_model_context_t *ctx, zero_grad_t sums, const void *x, size_t n_rows,
                                          size_t n_columns);
 bool ZERO_MODEL_FN(fp8_is_available)(zero_model_context_t *ctx, char why[ZERO_MODEL_WHY]);
@@ -207,6 +211,7 @@ zero_status_t ZERO_MODEL_FN(fp8_cast)(zero_model_context_t *ctx, const zero_fp8_
                                       bool absmax_is_known, size_t n_rows, size_t n_columns);
 zero_status_t ZERO_MODEL_FN(fp8_cast_weight)(zero_model_context_t *ctx, const zero_fp8_t *w8, zero_weight_t weight,
                                              bool absmax_is_known, size_t n_rows, size_t n_columns);
+zero_status_t ZERO_MODEL_FN(fp8_widen)(zero_model_context_t *ctx, void *weight, zero_fp8_param_t bytes, size_t n_elems);
 zero_status_t ZERO_MODEL_FN(fp8_transpose)(zero_model_context_t *ctx, uint8_t *columns, const uint8_t *rows,
                                            size_t n_rows, size_t n_columns);
 zero_status_t ZERO_MODEL_FN(linear_fp8)(zero_model_context_t *ctx, void *y, const zero_fp8_t *x8, const zero_fp8_t *w8,
@@ -239,12 +244,23 @@ zero_status_t ZERO_MODEL_FN(head_norm_backward)(zero_model_context_t *ctx, void 
                                                 zero_grad_t dk_weight, const void *qkv, zero_weight_t q_weight,
                                                 zero_weight_t k_weight, float eps, size_t n_rows, size_t n_heads,
                                                 size_t n_kv_heads, size_t head_dim);
+zero_status_t ZERO_MODEL_FN(projection_norm)(zero_model_context_t *ctx, void *y, const void *qkv,
+                                             zero_weight_t q_weight, zero_weight_t k_weight, float eps, size_t n_rows,
+                                             size_t q_width, size_t k_width);
+zero_status_t ZERO_MODEL_FN(projection_norm_backward)(zero_model_context_t *ctx, void *dqkv, zero_grad_t dq_weight,
+                                                      zero_grad_t dk_weight, const void *qkv, zero_weight_t q_weight,
+                                                      zero_weight_t k_weight, float eps, size_t n_rows, size_t q_width,
+                                                      size_t k_width);
 zero_status_t ZERO_MODEL_FN(rope)(zero_model_context_t *ctx, void *qkv, bool inverse, const zero_rope_t *rope,
                                   const zero_attention_shape_t *shape);
 zero_status_t ZERO_MODEL_FN(swiglu)(zero_model_context_t *ctx, void *y, const void *gate_up, size_t n_rows,
                                     size_t width);
 zero_status_t ZERO_MODEL_FN(swiglu_backward)(zero_model_context_t *ctx, void *dgate_up, void *y, const void *dy,
                                              const void *gate_up, size_t n_rows, size_t width);
+zero_status_t ZERO_MODEL_FN(geglu)(zero_model_context_t *ctx, void *y, const void *gate_up, size_t n_rows,
+                                   size_t width);
+zero_status_t ZERO_MODEL_FN(geglu_backward)(zero_model_context_t *ctx, void *dgate_up, void *y, const void *dy,
+                                            const void *gate_up, size_t n_rows, size_t width);
 zero_status_t ZERO_MODEL_FN(gelu)(zero_model_context_t *ctx, void *y, const void *x, size_t n_elems);
 zero_status_t ZERO_MODEL_FN(gelu_backward)(zero_model_context_t *ctx, void *dx, zero_grad_t dcolumns, void *y,
                                            const void *dy, const void *x, size_t n_rows, size_t width);
@@ -261,10 +277,17 @@ zero_status_t ZERO_MODEL_FN(embed)(zero_model_context_t *ctx, void *out, const i
                                    size_t seq_len, size_t dim, size_t vocab_size);
 zero_status_t ZERO_MODEL_FN(embed_backward)(zero_model_context_t *ctx, zero_grad_t dtokens, zero_grad_t dpositions,
                                             const void *dout, const int32_t *tokens, const int32_t *starts,
-                                            size_t n_batch, size_t seq_len, size_t dim, size_t vocab_size);
+                                            size_t n_batch, size_t seq_len, size_t n_positions, size_t dim,
+                                            size_t vocab_size);
+zero_status_t ZERO_MODEL_FN(sum_blocks)(zero_model_context_t *ctx, void *dst, size_t dst_stride,
+                                        const zero_block_t *blocks, int n_blocks, size_t n_rows, size_t n_columns);
 zero_status_t ZERO_MODEL_FN(head_loss)(zero_model_context_t *ctx, double *loss_sum, void *dx, zero_grad_t dweight,
                                        const void *x, zero_weight_t weight, const int32_t *targets, double loss_weight,
                                        const float *grad_scale, size_t n_rows, size_t dim, size_t vocab_size);
+zero_status_t ZERO_MODEL_FN(head_losses)(zero_model_context_t *ctx, double *losses, void *dx, const void *x,
+                                         zero_weight_t weight, const int32_t *targets, double loss_weight,
+                                         const float *grad_scale, size_t n_rows, size_t dim, size_t vocab_size);
+zero_status_t ZERO_MODEL_FN(pair_loss)(zero_model_context_t *ctx, const zero_pair_loss_t *pairs);
 zero_status_t ZERO_MODEL_FN(head_logits)(zero_model_context_t *ctx, float *logits, const void *x, zero_weight_t weight,
                                          size_t n_rows, size_t dim, size_t vocab_size);
 

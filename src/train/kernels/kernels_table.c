@@ -1,7 +1,8 @@
 /* kernels_table.c - the CPU's table of model kernels, built once for each instruction set, with the functions that have
- * no file of their own: the context, the workspace's size, put_grad, zero_fill.
+ * no file of their own: the context, the workspace's size, add_scaled, put_grad, zero_fill.
  */
 #include "train/kernels/kernels_cpu.h"
+#include "train/kernels/vector_math.h"
 
 static zero_dtype_t activation_dtype(zero_dtype_t weight_dtype)
 {
@@ -43,7 +44,20 @@ static void context_destroy(zero_model_context_t *ctx)
 static zero_status_t put_grad(zero_model_context_t *ctx, zero_grad_t grad, const float *sums, size_t n_elems)
 {
     (void)ctx;
-    zero_grad_put(grad, 0, sums, n_elems);
+    if (grad.data != NULL)
+        zero_grad_put(grad, 0, sums, n_elems);
+    return ZERO_OK;
+}
+
+static zero_status_t add_scaled(zero_model_context_t *ctx, void *y, const void *residual, const void *x, float factor,
+                                size_t n_elems)
+{
+    (void)ctx;
+    float *out = y;
+    const float *r = residual, *in = x;
+#pragma omp parallel for simd schedule(static) if (parallel : n_elems >= ZERO_MODEL_PARALLEL_MIN)
+    for (size_t i = 0; i < n_elems; ++i)
+        out[i] = r != NULL ? zero_multiply_add(factor, in[i], r[i]) : factor * in[i];
     return ZERO_OK;
 }
 
@@ -66,10 +80,12 @@ const zero_model_kernels_t ZERO_ISA(zero_model_kernels) = {
     .linear = ZERO_MODEL_FN(linear),
     .linear_backward_input = ZERO_MODEL_FN(linear_backward_input),
     .linear_backward_weight = ZERO_MODEL_FN(linear_backward_weight),
+    .product = ZERO_MODEL_FN(product),
     .sum_columns = ZERO_MODEL_FN(sum_columns),
     .fp8_is_available = ZERO_MODEL_FN(fp8_is_available),
     .fp8_cast = ZERO_MODEL_FN(fp8_cast),
     .fp8_cast_weight = ZERO_MODEL_FN(fp8_cast_weight),
+    .fp8_widen = ZERO_MODEL_FN(fp8_widen),
     .fp8_transpose = ZERO_MODEL_FN(fp8_transpose),
     .linear_fp8 = ZERO_MODEL_FN(linear_fp8),
     .linear_fp8_backward_input = ZERO_MODEL_FN(linear_fp8_backward_input),
@@ -80,9 +96,14 @@ const zero_model_kernels_t ZERO_ISA(zero_model_kernels) = {
     .rmsnorm_backward = ZERO_MODEL_FN(rmsnorm_backward),
     .head_norm = ZERO_MODEL_FN(head_norm),
     .head_norm_backward = ZERO_MODEL_FN(head_norm_backward),
+    .projection_norm = ZERO_MODEL_FN(projection_norm),
+    .projection_norm_backward = ZERO_MODEL_FN(projection_norm_backward),
     .rope = ZERO_MODEL_FN(rope),
     .swiglu = ZERO_MODEL_FN(swiglu),
     .swiglu_backward = ZERO_MODEL_FN(swiglu_backward),
+    .geglu = ZERO_MODEL_FN(geglu),
+    .geglu_backward = ZERO_MODEL_FN(geglu_backward),
+    .add_scaled = add_scaled,
     .gelu = ZERO_MODEL_FN(gelu),
     .gelu_backward = ZERO_MODEL_FN(gelu_backward),
     .attention = ZERO_MODEL_FN(attention),
@@ -90,7 +111,10 @@ const zero_model_kernels_t ZERO_ISA(zero_model_kernels) = {
     .attention_backward = ZERO_MODEL_FN(attention_backward),
     .embed = ZERO_MODEL_FN(embed),
     .embed_backward = ZERO_MODEL_FN(embed_backward),
+    .sum_blocks = ZERO_MODEL_FN(sum_blocks),
     .head_loss = ZERO_MODEL_FN(head_loss),
+    .head_losses = ZERO_MODEL_FN(head_losses),
+    .pair_loss = ZERO_MODEL_FN(pair_loss),
     .head_logits = ZERO_MODEL_FN(head_logits),
     .put_grad = put_grad,
     .zero_fill = zero_fill,

@@ -131,7 +131,8 @@ static void compute_block(const zero_gemm_t *g, size_t row, size_t column, size_
     const float *a = g->a + (g->op_a == CblasNoTrans ? row * g->lda : row);
     const float *b = g->b + (g->op_b == CblasNoTrans ? column : column * g->ldb);
     float *c = g->c + row * g->ldc + column;
-    ZERO_ISA(zero_model_sgemm)(g->op_a, g->op_b, m, n, g->k, 1.0f, a, g->lda, b, g->ldb, g->beta, c, g->ldc);
+    const float alpha = g->alpha != 0.0f ? g->alpha : 1.0f;
+    ZERO_ISA(zero_model_sgemm)(g->op_a, g->op_b, m, n, g->k, alpha, a, g->lda, b, g->ldb, g->beta, c, g->ldc);
     if (g->bias == NULL)
         return;
     for (size_t i = 0; i < m; ++i)
@@ -161,6 +162,8 @@ void ZERO_ISA(zero_model_gemm)(const zero_gemm_t *gemm)
 void ZERO_ISA(zero_model_put_partials)(zero_grad_t grad, const float *partials, size_t n_parts, size_t stride,
                                        size_t width)
 {
+    if (grad.data == NULL)
+        return;
 #pragma omp parallel for schedule(static) if (n_parts * width >= ZERO_MODEL_PARALLEL_MIN)
     for (size_t first = 0; first < width; first += COLUMN_TILE) {
         size_t n = width - first < COLUMN_TILE ? width - first : COLUMN_TILE;
@@ -253,6 +256,8 @@ zero_status_t ZERO_MODEL_FN(linear_backward_weight)(zero_model_context_t *ctx, z
 {
     zero_scratch_t scratch = zero_scratch_begin(ctx);
     zero_grad_sum_t sum;
+    if (dweight.data == NULL)
+        return dbias.data == NULL ? ZERO_OK : ZERO_MODEL_FN(sum_columns)(ctx, dbias, dy, n_rows, n_out);
     ZERO_TRY(check_sizes(n_rows, n_in, n_out));
     ZERO_TRY(zero_grad_sum_begin(&scratch, dweight, n_in * n_out, &sum));
     bool in_out = layout == ZERO_LINEAR_IN_OUT; /* dW = x^T dy, else dW = dy^T x */
@@ -271,4 +276,28 @@ zero_status_t ZERO_MODEL_FN(linear_backward_weight)(zero_model_context_t *ctx, z
     ZERO_ISA(zero_model_gemm)(&gemm);
     zero_grad_sum_end(&sum, dweight, n_in * n_out);
     return dbias.data == NULL ? ZERO_OK : ZERO_MODEL_FN(sum_columns)(ctx, dbias, dy, n_rows, n_out);
+}
+
+zero_status_t ZERO_MODEL_FN(product)(zero_model_context_t *ctx, const zero_product_t *p)
+{
+    zero_scratch_t scratch = zero_scratch_begin(ctx);
+    zero_grad_sum_t sum;
+    zero_gemm_t gemm = {p->transpose_a ? CblasTrans : CblasNoTrans,
+                        p->transpose_b ? CblasTrans : CblasNoTrans,
+                        .m = p->m,
+                        .n = p->n,
+                        .k = p->k,
+                        .lda = p->lda,
+                        .ldb = p->ldb,
+                        .alpha = p->scale,
+                        .ldc = p->ldc};
+    ZERO_TRY(check_sizes(p->m > p->k ? p->m : p->k, p->lda > p->ldb ? p->lda : p->ldb, p->ldc));
+    ZERO_TRY(zero_weight_fp32(&scratch, p->a, p->m * p->k, &gemm.a));
+    ZERO_TRY(zero_weight_fp32(&scratch, p->b, p->k * p->n, &gemm.b));
+    ZERO_TRY(zero_grad_sum_begin(&scratch, p->c, p->m * p->n, &sum));
+    gemm.beta = sum.beta;
+    gemm.c = sum.data;
+    ZERO_ISA(zero_model_gemm)(&gemm);
+    zero_grad_sum_end(&sum, p->c, p->m * p->n);
+    return ZERO_OK;
 }

@@ -91,7 +91,8 @@ static double chunk_loss(const head_t *h, const float *x, const int32_t *targets
     return sum;
 }
 
-/* Computes dweight (+)= dlogits^T x, then dx = dlogits weight: in this order, since dx may be x. */
+/* Computes dweight (+)= dlogits^T x, unless it is not trained, then dx = dlogits weight: in this order, since dx may
+ * be x. */
 static void chunk_backward(const head_t *h, float *dx, const float *x, size_t rows, float beta)
 {
     zero_gemm_t for_weight = {CblasTrans,    CblasNoTrans,   .m = h->vocab_size,   .n = h->dim,
@@ -100,7 +101,8 @@ static void chunk_backward(const head_t *h, float *dx, const float *x, size_t ro
     zero_gemm_t for_input = {CblasNoTrans,   CblasNoTrans,         .m = rows,      .n = h->dim,   .k = h->vocab_size,
                              .a = h->logits, .lda = h->vocab_size, .b = h->weight, .ldb = h->dim, .c = dx,
                              .ldc = h->dim};
-    ZERO_ISA(zero_model_gemm)(&for_weight);
+    if (h->dweight.data != NULL)
+        ZERO_ISA(zero_model_gemm)(&for_weight);
     ZERO_ISA(zero_model_gemm)(&for_input);
 }
 
@@ -109,35 +111,59 @@ static zero_status_t check_sizes(size_t dim, size_t vocab_size)
     return zero_check_blas_size(dim > vocab_size ? dim : vocab_size);
 }
 
+/* Computes the rows' losses, into `losses` unless it is NULL, and their sum; and gradients unless dx is NULL. */
+static zero_status_t compute(zero_model_context_t *ctx, const zero_head_call_t *call, double *losses, double *sum)
+{
+    zero_scratch_t scratch = zero_scratch_begin(ctx);
+    const size_t dim = call->dim, vocab_size = call->vocab_size, n_rows = call->n_rows;
+    const bool trains = call->dx != NULL && call->dweight.data != NULL;
+    head_t head = {.dim = dim, .vocab_size = vocab_size};
+    size_t chunk = chunk_rows(n_rows, vocab_size);
+    double *of_chunk;
+    ZERO_TRY(check_sizes(dim, vocab_size));
+    ZERO_TRY(check_targets(call->targets, ctx->may_skip_targets, n_rows, vocab_size));
+    ZERO_TRY(zero_scratch_alloc(&scratch, chunk * vocab_size * sizeof(float), &head.logits));
+    ZERO_TRY(zero_scratch_alloc(&scratch, chunk * sizeof(double), &of_chunk));
+    ZERO_TRY(zero_weight_fp32(&scratch, call->weight, vocab_size * dim, &head.weight));
+    if (trains)
+        ZERO_TRY(zero_grad_sum_begin(&scratch, call->dweight, vocab_size * dim, &head.dweight));
+    if (call->dx != NULL)
+        head.scale = (float)((double)call->grad_scale[0] * call->loss_weight);
+
+    *sum = 0.0;
+    for (size_t first = 0; first < n_rows; first += chunk) {
+        size_t rows = n_rows - first < chunk ? n_rows - first : chunk;
+        const float *chunk_x = (const float *)call->x + first * dim;
+        head.losses = losses != NULL ? losses + first : of_chunk;
+        *sum += chunk_loss(&head, chunk_x, call->targets + first, rows);
+        if (call->dx != NULL)
+            chunk_backward(&head, (float *)call->dx + first * dim, chunk_x, rows,
+                           first == 0 ? head.dweight.beta : 1.0f);
+    }
+    if (trains)
+        zero_grad_sum_end(&head.dweight, call->dweight, vocab_size * dim);
+    return ZERO_OK;
+}
+
 zero_status_t ZERO_MODEL_FN(head_loss)(zero_model_context_t *ctx, double *loss_sum, void *dx, zero_grad_t dweight,
                                        const void *x, zero_weight_t weight, const int32_t *targets, double loss_weight,
                                        const float *grad_scale, size_t n_rows, size_t dim, size_t vocab_size)
 {
-    zero_scratch_t scratch = zero_scratch_begin(ctx);
-    head_t head = {.dim = dim, .vocab_size = vocab_size};
-    size_t chunk = chunk_rows(n_rows, vocab_size);
-    ZERO_TRY(check_sizes(dim, vocab_size));
-    ZERO_TRY(check_targets(targets, ctx->may_skip_targets, n_rows, vocab_size));
-    ZERO_TRY(zero_scratch_alloc(&scratch, chunk * vocab_size * sizeof(float), &head.logits));
-    ZERO_TRY(zero_scratch_alloc(&scratch, chunk * sizeof(double), &head.losses));
-    ZERO_TRY(zero_weight_fp32(&scratch, weight, vocab_size * dim, &head.weight));
-    if (dx != NULL) {
-        ZERO_TRY(zero_grad_sum_begin(&scratch, dweight, vocab_size * dim, &head.dweight));
-        head.scale = (float)((double)grad_scale[0] * loss_weight);
-    }
-
-    double sum = 0.0;
-    for (size_t first = 0; first < n_rows; first += chunk) {
-        size_t rows = n_rows - first < chunk ? n_rows - first : chunk;
-        const float *chunk_x = (const float *)x + first * dim;
-        sum += chunk_loss(&head, chunk_x, targets + first, rows);
-        if (dx != NULL)
-            chunk_backward(&head, (float *)dx + first * dim, chunk_x, rows, first == 0 ? head.dweight.beta : 1.0f);
-    }
-    if (dx != NULL)
-        zero_grad_sum_end(&head.dweight, dweight, vocab_size * dim);
-    *loss_sum += rint(loss_weight * sum / ZERO_LOSS_UNIT) * ZERO_LOSS_UNIT;
+    const zero_head_call_t call = {dx, dweight, x, weight, targets, loss_weight, grad_scale, n_rows, dim, vocab_size};
+    double sum;
+    ZERO_TRY(compute(ctx, &call, NULL, &sum));
+    *loss_sum += zero_loss_rounded(loss_weight * sum);
     return ZERO_OK;
+}
+
+zero_status_t ZERO_MODEL_FN(head_losses)(zero_model_context_t *ctx, double *losses, void *dx, const void *x,
+                                         zero_weight_t weight, const int32_t *targets, double loss_weight,
+                                         const float *grad_scale, size_t n_rows, size_t dim, size_t vocab_size)
+{
+    const zero_head_call_t call = {dx,          (zero_grad_t){0}, x,      weight, targets,
+                                   loss_weight, grad_scale,       n_rows, dim,    vocab_size};
+    double sum;
+    return compute(ctx, &call, losses, &sum);
 }
 
 zero_status_t ZERO_MODEL_FN(head_logits)(zero_model_context_t *ctx, float *logits, const void *x, zero_weight_t weight,

@@ -86,8 +86,7 @@ zero_status_t ZERO_MODEL_FN(gelu_backward)(zero_model_context_t *ctx, void *dx, 
                 sums[i] += out[i];
         }
     }
-    if (dcolumns.data != NULL)
-        ZERO_ISA(zero_model_put_partials)(dcolumns, partials, n_parts, width, width);
+    ZERO_ISA(zero_model_put_partials)(dcolumns, partials, n_parts, width, width);
     ZERO_ISA(zero_model_raise_absmax)(ctx, dx, n_rows * width);
     return ZERO_OK;
 }
@@ -113,46 +112,93 @@ static inline float silu_slope(float x)
     return zero_multiply_add(bounded * (e * s), s, s);
 }
 
-static void row_forward(float *y, const float *gate_up, size_t width)
+/* GeGLU has GELU's tanh form in place of silu. Rows are inlined with the activation known, so that they become vector
+ * code. */
+typedef float (*activation_fn)(float x);
+#define INLINED static inline __attribute__((always_inline))
+
+INLINED void gated_row(float *y, const float *gate_up, size_t width, activation_fn value)
 {
     const float *gate = gate_up, *up = gate_up + width;
     for (size_t i = 0; i < width; ++i)
-        y[i] = silu(gate[i]) * up[i];
+        y[i] = value(gate[i]) * up[i];
 }
 
 /* dgate_up may be gate_up. */
-static void swiglu_row_backward(float *dgate_up, const float *dy, const float *gate_up, size_t width)
+INLINED void gated_row_backward(float *dgate_up, const float *dy, const float *gate_up, size_t width,
+                                activation_fn value, activation_fn slope)
 {
     float *dgate = dgate_up, *dup = dgate_up + width;
     const float *gate = gate_up, *up = gate_up + width;
 #pragma omp simd
     for (size_t i = 0; i < width; ++i) {
         float g = gate[i], u = up[i];
-        dgate[i] = dy[i] * u * silu_slope(g);
-        dup[i] = dy[i] * silu(g);
+        dgate[i] = dy[i] * u * slope(g);
+        dup[i] = dy[i] * value(g);
     }
+}
+
+typedef struct gated_rows {
+    void (*forward)(float *y, const float *gate_up, size_t width);
+    void (*backward)(float *dgate_up, const float *dy, const float *gate_up, size_t width);
+} gated_rows_t;
+
+#define GATED_ROWS(name, value, slope)                                                                                 \
+    static void name##_row(float *y, const float *gate_up, size_t width)                                               \
+    {                                                                                                                  \
+        gated_row(y, gate_up, width, value);                                                                           \
+    }                                                                                                                  \
+    static void name##_row_backward(float *dgate_up, const float *dy, const float *gate_up, size_t width)              \
+    {                                                                                                                  \
+        gated_row_backward(dgate_up, dy, gate_up, width, value, slope);                                                \
+    }                                                                                                                  \
+    static const gated_rows_t name##_rows = {name##_row, name##_row_backward};
+GATED_ROWS(swiglu, silu, silu_slope)
+GATED_ROWS(geglu, gelu_value, gelu_slope)
+
+static zero_status_t gated(zero_model_context_t *ctx, const gated_rows_t *rows, void *y, const void *gate_up,
+                           size_t n_rows, size_t width)
+{
+#pragma omp parallel for schedule(static) if (n_rows * width >= ZERO_MODEL_PARALLEL_MIN)
+    for (size_t row = 0; row < n_rows; ++row)
+        rows->forward((float *)y + row * width, (const float *)gate_up + row * 2 * width, width);
+    ZERO_ISA(zero_model_raise_absmax)(ctx, y, n_rows * width);
+    return ZERO_OK;
+}
+
+static zero_status_t gated_backward(zero_model_context_t *ctx, const gated_rows_t *rows, void *dgate_up, void *y,
+                                    const void *dy, const void *gate_up, size_t n_rows, size_t width)
+{
+#pragma omp parallel for schedule(static) if (n_rows * width >= ZERO_MODEL_PARALLEL_MIN)
+    for (size_t row = 0; row < n_rows; ++row) {
+        const float *inputs = (const float *)gate_up + row * 2 * width;
+        if (y != NULL) /* first: backward may overwrite the inputs */
+            rows->forward((float *)y + row * width, inputs, width);
+        rows->backward((float *)dgate_up + row * 2 * width, (const float *)dy + row * width, inputs, width);
+    }
+    ZERO_ISA(zero_model_raise_absmax)(ctx, dgate_up, n_rows * 2 * width);
+    return ZERO_OK;
 }
 
 zero_status_t ZERO_MODEL_FN(swiglu)(zero_model_context_t *ctx, void *y, const void *gate_up, size_t n_rows,
                                     size_t width)
 {
-#pragma omp parallel for schedule(static) if (n_rows * width >= ZERO_MODEL_PARALLEL_MIN)
-    for (size_t row = 0; row < n_rows; ++row)
-        row_forward((float *)y + row * width, (const float *)gate_up + row * 2 * width, width);
-    ZERO_ISA(zero_model_raise_absmax)(ctx, y, n_rows * width);
-    return ZERO_OK;
+    return gated(ctx, &swiglu_rows, y, gate_up, n_rows, width);
 }
 
 zero_status_t ZERO_MODEL_FN(swiglu_backward)(zero_model_context_t *ctx, void *dgate_up, void *y, const void *dy,
                                              const void *gate_up, size_t n_rows, size_t width)
 {
-#pragma omp parallel for schedule(static) if (n_rows * width >= ZERO_MODEL_PARALLEL_MIN)
-    for (size_t row = 0; row < n_rows; ++row) {
-        const float *inputs = (const float *)gate_up + row * 2 * width;
-        if (y != NULL) /* first: swiglu_row_backward may overwrite the inputs */
-            row_forward((float *)y + row * width, inputs, width);
-        swiglu_row_backward((float *)dgate_up + row * 2 * width, (const float *)dy + row * width, inputs, width);
-    }
-    ZERO_ISA(zero_model_raise_absmax)(ctx, dgate_up, n_rows * 2 * width);
-    return ZERO_OK;
+    return gated_backward(ctx, &swiglu_rows, dgate_up, y, dy, gate_up, n_rows, width);
+}
+
+zero_status_t ZERO_MODEL_FN(geglu)(zero_model_context_t *ctx, void *y, const void *gate_up, size_t n_rows, size_t width)
+{
+    return gated(ctx, &geglu_rows, y, gate_up, n_rows, width);
+}
+
+zero_status_t ZERO_MODEL_FN(geglu_backward)(zero_model_context_t *ctx, void *dgate_up, void *y, const void *dy,
+                                            const void *gate_up, size_t n_rows, size_t width)
+{
+    return gated_backward(ctx, &geglu_rows, dgate_up, y, dy, gate_up, n_rows, width);
 }

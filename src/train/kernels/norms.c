@@ -146,8 +146,7 @@ zero_status_t ZERO_MODEL_FN(layernorm_backward)(zero_model_context_t *ctx, void 
     }
     const zero_grad_t grads[] = {dweight, dbias, dcolumns};
     for (size_t i = 0; i < 3; ++i)
-        if (grads[i].data != NULL)
-            ZERO_ISA(zero_model_put_partials)(grads[i], partials + i * dim, n_parts, 3 * dim, dim);
+        ZERO_ISA(zero_model_put_partials)(grads[i], partials + i * dim, n_parts, 3 * dim, dim);
     ZERO_ISA(zero_model_raise_absmax)(ctx, dresidual, n_rows * dim);
     return ZERO_OK;
 }
@@ -171,7 +170,9 @@ size_t ZERO_MODEL_FN(rmsnorm_workspace)(const zero_model_limits_t *limits)
     size_t row = zero_scratch_bytes(limits->max_width * sizeof(float));
     size_t head = zero_scratch_bytes(limits->head_dim * sizeof(float));
     size_t of_rows = row + zero_scratch_bytes(ZERO_ROW_PARTS * limits->max_width * sizeof(float));
-    size_t of_heads = 2 * head + zero_scratch_bytes(ZERO_ROW_PARTS * 3 * limits->head_dim * sizeof(float));
+    size_t of_projections = limits->normalizes_projections ? 2 * row + of_rows : 0;
+    size_t of_heads = 2 * head + zero_scratch_bytes(ZERO_ROW_PARTS * 2 * limits->head_dim * sizeof(float));
+    of_rows = of_rows > of_projections ? of_rows : of_projections;
     return of_rows > of_heads ? of_rows : of_heads;
 }
 
@@ -199,10 +200,8 @@ zero_status_t ZERO_MODEL_FN(rmsnorm)(zero_model_context_t *ctx, void *y, float *
     return ZERO_OK;
 }
 
-/* Computes, with h = x rstd and g = dy w, dx += rstd (g - h mean(g h)). Also adds the row to the column sums of dy h.
- */
-static void rms_row_backward(float *dx, float *dweight, const float *dy, const float *x, float rstd,
-                             const float *weight, size_t dim)
+/* Returns the mean of g h, with h = x rstd and g = dy w. */
+static float row_gh_mean(const float *dy, const float *x, float rstd, const float *weight, size_t dim)
 {
     float lanes[ZERO_LANES] = {0};
     size_t i = 0;
@@ -213,9 +212,16 @@ static void rms_row_backward(float *dx, float *dweight, const float *dy, const f
     }
     for (size_t l = 0; i + l < dim; ++l)
         lanes[l] = zero_multiply_add(dy[i + l] * weight[i + l], x[i + l] * rstd, lanes[l]);
-    float gh_mean = zero_fold_sum(lanes) / (float)dim;
+    return zero_fold_sum(lanes) / (float)dim;
+}
+
+/* Computes dx += rstd (g - h mean(g h)). Also adds the row to the column sums of dy h. */
+static void rms_row_backward(float *dx, float *dweight, const float *dy, const float *x, float rstd,
+                             const float *weight, size_t dim)
+{
+    float gh_mean = row_gh_mean(dy, x, rstd, weight, dim);
 #pragma omp simd
-    for (i = 0; i < dim; ++i) {
+    for (size_t i = 0; i < dim; ++i) {
         float h = x[i] * rstd;
         dx[i] = zero_multiply_add(rstd, zero_multiply_add(-gh_mean, h, dy[i] * weight[i]), dx[i]);
         dweight[i] = zero_multiply_add(dy[i], h, dweight[i]);
@@ -270,13 +276,18 @@ zero_status_t ZERO_MODEL_FN(head_norm)(zero_model_context_t *ctx, void *y, const
     return ZERO_OK;
 }
 
-/* Turns dy of one head into the gradient of x, in place; `dx` is scratch. */
-static void head_backward(float *dy, float *dx, float *dweight, const float *x, const float *weight, float eps,
-                          size_t head_dim)
+/* Turns dy of a row into the gradient of x, in place, to the bits of rms_row_backward onto zeros. Also adds the row to
+ * the column sums of dy h. */
+static void rms_row_backward_in_place(float *dy, float *dweight, const float *x, const float *weight, float eps,
+                                      size_t dim)
 {
-    memset(dx, 0, head_dim * sizeof *dx);
-    rms_row_backward(dx, dweight, dy, x, row_rstd(x, head_dim, eps), weight, head_dim);
-    memcpy(dy, dx, head_dim * sizeof *dx);
+    const float rstd = row_rstd(x, dim, eps), gh_mean = row_gh_mean(dy, x, rstd, weight, dim);
+#pragma omp simd
+    for (size_t i = 0; i < dim; ++i) {
+        float h = x[i] * rstd, d = dy[i];
+        dweight[i] = zero_multiply_add(d, h, dweight[i]);
+        dy[i] = zero_multiply_add(rstd, zero_multiply_add(-gh_mean, h, d * weight[i]), 0.0f);
+    }
 }
 
 zero_status_t ZERO_MODEL_FN(head_norm_backward)(zero_model_context_t *ctx, void *dqkv, zero_grad_t dq_weight,
@@ -284,7 +295,7 @@ zero_status_t ZERO_MODEL_FN(head_norm_backward)(zero_model_context_t *ctx, void 
                                                 zero_weight_t k_weight, float eps, size_t n_rows, size_t n_heads,
                                                 size_t n_kv_heads, size_t head_dim)
 {
-    enum { DQ, DK, DX, N_SUMS }; /* of a part: both weights' sums, and scratch */
+    enum { DQ, DK, N_SUMS }; /* of a part: both weights' sums */
     zero_scratch_t scratch = zero_scratch_begin(ctx);
     size_t n_normed = n_heads + n_kv_heads, width = (n_normed + n_kv_heads) * head_dim, stride = N_SUMS * head_dim;
     const float *q_w, *k_w;
@@ -301,11 +312,61 @@ zero_status_t ZERO_MODEL_FN(head_norm_backward)(zero_model_context_t *ctx, void 
             const float *x = (const float *)qkv + row * width;
             float *dy = (float *)dqkv + row * width;
             for (size_t head = 0; head < n_normed; ++head, x += head_dim, dy += head_dim)
-                head_backward(dy, sums + DX * head_dim, sums + (head < n_heads ? DQ : DK) * head_dim, x,
-                              head < n_heads ? q_w : k_w, eps, head_dim);
+                rms_row_backward_in_place(dy, sums + (head < n_heads ? DQ : DK) * head_dim, x,
+                                          head < n_heads ? q_w : k_w, eps, head_dim);
         }
     }
     ZERO_ISA(zero_model_put_partials)(dq_weight, partials + DQ * head_dim, n_parts, stride, head_dim);
     ZERO_ISA(zero_model_put_partials)(dk_weight, partials + DK * head_dim, n_parts, stride, head_dim);
+    return ZERO_OK;
+}
+
+/* ---- of all of q and of k ---- */
+
+zero_status_t ZERO_MODEL_FN(projection_norm)(zero_model_context_t *ctx, void *y, const void *qkv,
+                                             zero_weight_t q_weight, zero_weight_t k_weight, float eps, size_t n_rows,
+                                             size_t q_width, size_t k_width)
+{
+    zero_scratch_t scratch = zero_scratch_begin(ctx);
+    const size_t width = q_width + 2 * k_width;
+    const float *q_w, *k_w;
+    ZERO_TRY(zero_weight_fp32(&scratch, q_weight, q_width, &q_w));
+    ZERO_TRY(zero_weight_fp32(&scratch, k_weight, k_width, &k_w));
+#pragma omp parallel for schedule(static) if (n_rows * width >= ZERO_MODEL_PARALLEL_MIN)
+    for (size_t row = 0; row < n_rows; ++row) {
+        const float *q = (const float *)qkv + row * width, *k = q + q_width;
+        float *out = (float *)y + row * width;
+        rms_row_apply(out, q, row_rstd(q, q_width, eps), q_w, q_width);
+        rms_row_apply(out + q_width, k, row_rstd(k, k_width, eps), k_w, k_width);
+        memcpy(out + q_width + k_width, k + k_width, k_width * sizeof *out);
+    }
+    return ZERO_OK;
+}
+
+zero_status_t ZERO_MODEL_FN(projection_norm_backward)(zero_model_context_t *ctx, void *dqkv, zero_grad_t dq_weight,
+                                                      zero_grad_t dk_weight, const void *qkv, zero_weight_t q_weight,
+                                                      zero_weight_t k_weight, float eps, size_t n_rows, size_t q_width,
+                                                      size_t k_width)
+{
+    zero_scratch_t scratch = zero_scratch_begin(ctx);
+    const size_t n_normed = q_width + k_width, width = n_normed + k_width, n_parts = zero_row_parts(n_rows);
+    const float *q_w, *k_w;
+    float *partials; /* [n_parts, n_normed] */
+    ZERO_TRY(zero_weight_fp32(&scratch, q_weight, q_width, &q_w));
+    ZERO_TRY(zero_weight_fp32(&scratch, k_weight, k_width, &k_w));
+    ZERO_TRY(zero_scratch_alloc(&scratch, n_parts * n_normed * sizeof *partials, &partials));
+#pragma omp parallel for schedule(static) if (n_rows * width >= ZERO_MODEL_PARALLEL_MIN)
+    for (size_t part = 0; part < n_parts; ++part) {
+        float *sums = partials + part * n_normed;
+        memset(sums, 0, n_normed * sizeof *sums);
+        for (size_t row = part * n_rows / n_parts; row < (part + 1) * n_rows / n_parts; ++row) {
+            const float *q = (const float *)qkv + row * width;
+            float *dq = (float *)dqkv + row * width;
+            rms_row_backward_in_place(dq, sums, q, q_w, eps, q_width);
+            rms_row_backward_in_place(dq + q_width, sums + q_width, q + q_width, k_w, eps, k_width);
+        }
+    }
+    ZERO_ISA(zero_model_put_partials)(dq_weight, partials, n_parts, n_normed, q_width);
+    ZERO_ISA(zero_model_put_partials)(dk_weight, partials + q_width, n_parts, n_normed, k_width);
     return ZERO_OK;
 }

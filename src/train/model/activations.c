@@ -39,7 +39,7 @@ arch_sizes_t arch_sizes(const model_t *model)
 
 arch_sizes_t arch_largest_sizes(const model_t *model)
 {
-    return sizes_of(model, (size_t)model->options->train.micro_batch, (size_t)model->options->model.seq_len);
+    return sizes_of(model, (size_t)model->options->train.micro_batch, (size_t)options_longest_part(model->options));
 }
 
 arch_extents_t arch_extents(const model_t *model, arch_matrix_t matrix)

@@ -9,6 +9,7 @@
  *
  * Where recompute is none, x's columns are kept from forward to backward: a byte in place of an activation's two. Else
  * backward recomputes x, which then takes no memory per layer, and casts it again with the scale that forward found.
+ * Under adapters no dW is computed, so there are no columns at all, and backward needs x itself.
  * Weights that were gathered in fp8 are used as they are, or transposed into room for one matrix. Others are cast
  * before each product, to the same bytes. They don't change between forward and backward, so their scale is found once.
  *
@@ -74,7 +75,7 @@ void fp8_destroy(model_t *model)
 
 bool fp8_keeps_inputs(const model_t *model, int layer)
 {
-    return model->options->train.fp8 != FP8_NONE &&
+    return model->options->train.fp8 != FP8_NONE && !model->lora &&
            options_block_recompute(&model->options->model, layer) == RECOMPUTE_NONE;
 }
 
@@ -94,6 +95,8 @@ void fp8_allocate(const model_t *model, activations_t *a)
     f->scales = activations_alloc(a, n_scales(model), sizeof *f->scales);
     f->rows = activations_alloc(a, s.R * larger(widest_input, widest_output), 1);
     f->weight = activations_alloc(a, largest_matrix, 1);
+    if (model->lora)
+        return;
     f->dy_columns = activations_alloc(a, s.R * widest_output, 1);
     bool all_keep = true;
     for (int l = 0; l < model->options->model.layers; l++)
@@ -136,6 +139,13 @@ zero_status_t fp8_begin_pass(model_t *model)
 {
     const fp8_t *f = model->fp8;
     return !f ? ZERO_OK : model->kernels->zero_fill(&model->ctx, f->scales, n_scales(model) * sizeof *f->scales);
+}
+
+zero_status_t fp8_forget(model_t *model, int layer)
+{
+    const size_t n = ARCH_N_MATRICES * FP8_N_OPERANDS;
+    const fp8_t *f = model->fp8;
+    return !f ? ZERO_OK : model->kernels->zero_fill(&model->ctx, f->scales + (size_t)layer * n, n * sizeof *f->scales);
 }
 
 zero_model_context_t fp8_recording(const model_t *model, int layer, arch_matrix_t matrix, fp8_operand_t operand)

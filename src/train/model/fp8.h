@@ -25,6 +25,8 @@ zero_status_t fp8_attach(model_t *model, int64_t n_steps);
 
 /* Clears the maxima of the pass before. */
 zero_status_t fp8_begin_pass(model_t *model);
+/* Clears those of a layer, which is computed once more of other inputs. */
+zero_status_t fp8_forget(model_t *model, int layer);
 /* Which operand of a linear layer a kernel writes. */
 typedef enum fp8_operand { FP8_X, FP8_W, FP8_DY, FP8_N_OPERANDS } fp8_operand_t;
 /* Returns a context for the kernel that writes x or dy of a linear layer, which records its absolute maximum. Without

@@ -23,6 +23,7 @@
 
 #include "train/model/arch.h"
 #include "train/model/fp8.h"
+#include "train/model/lora.h"
 #include "train/report/report.h"
 
 typedef struct block_tensors {
@@ -72,7 +73,7 @@ static zero_status_t declare_block(model_t *model, int layer, block_tensors_t *t
     PAIR("mlp.c_fc", C, F, ZERO_INIT_NORMAL, std, fc);
     PAIR("mlp.c_proj", F, C, ZERO_INIT_NORMAL, residual_std, proj);
 #undef PAIR
-    return ZERO_OK;
+    return lora_declare(model, layer, unit);
 }
 
 static zero_status_t declare(model_t *model)
@@ -109,7 +110,7 @@ static void allocate(const model_t *model, activations_t *a)
 {
     gpt2_t *g = model->arch;
     arch_sizes_t s = arch_largest_sizes(model);
-    arch_allocate_layers(model, a, false);
+    arch_allocate_layers(model, a, (arch_layer_parts_t){.normed_inputs = true});
     g->lnf_mean = activations_alloc(a, s.R, sizeof(float));
     g->lnf_rstd = activations_alloc(a, s.R, sizeof(float));
     g->common.d_x = g->common.normed = activations_alloc(a, s.R * s.C, s.element_bytes);
@@ -152,8 +153,8 @@ static zero_status_t norm(model_t *model, zero_model_context_t ctx, void *y, flo
 }
 
 /* Computes a block up to the input of its last matrix. x = residual + addend; if x is there already, they are x and
- * NULL. */
-static zero_status_t block_inner(model_t *model, int l, const void *residual, const void *addend)
+ * NULL. again: in backward. */
+static zero_status_t block_inner(model_t *model, int l, const void *residual, const void *addend, bool again)
 {
     gpt2_t *g = model->arch;
     const zero_model_kernels_t *k = model->kernels;
@@ -163,7 +164,7 @@ static zero_status_t block_inner(model_t *model, int l, const void *residual, co
     ZERO_TRY(norm(model, fp8_recording(model, l, ARCH_QKV, FP8_X), a->normed1, a->mean1, a->rstd1, a->x, residual,
                   addend, t->ln1_weight, t->ln1_bias));
     ZERO_TRY(conv1d(model, l, ARCH_QKV, a->qkv, a->normed1, t->qkv_bias));
-    ZERO_TRY(arch_attention(model, l, a->qkv));
+    ZERO_TRY((again ? arch_attention_again : arch_attention)(model, l, a->qkv));
     ZERO_TRY(conv1d(model, l, ARCH_ATTENTION, g->common.addend, a->attention, t->attention_bias));
     ZERO_TRY(norm(model, fp8_recording(model, l, ARCH_MLP_IN, FP8_X), a->normed2, a->mean2, a->rstd2, a->mid, a->x,
                   g->common.addend, t->ln2_weight, t->ln2_bias));
@@ -175,7 +176,7 @@ static zero_status_t block_inner(model_t *model, int l, const void *residual, co
 static zero_status_t block_forward(model_t *model, int l, const void *residual, const void *addend)
 {
     gpt2_t *g = model->arch;
-    ZERO_TRY(block_inner(model, l, residual, addend));
+    ZERO_TRY(block_inner(model, l, residual, addend, false));
     return conv1d(model, l, ARCH_MLP_OUT, g->common.addend, model->layers[l].hidden, g->blocks[l].proj_bias);
 }
 
@@ -236,7 +237,7 @@ static zero_status_t block_backward(model_t *model, int l)
     options_recompute_t recompute = options_block_recompute(&model->options->model, l);
     bool light = recompute == RECOMPUTE_LIGHT;
     if (recompute == RECOMPUTE_FULL)
-        ZERO_TRY(block_inner(model, l, a->x, NULL));
+        ZERO_TRY(block_inner(model, l, a->x, NULL, true));
 
     /* Here d_x is the gradient of x_l+1, and so of both terms of the sum: mid and the MLP's output. */
     ZERO_TRY(input_gradient(model, l, ARCH_MLP_OUT, g->common.d_f, g->common.d_x));

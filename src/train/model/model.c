@@ -7,12 +7,11 @@
 #include "train/model/arch.h"
 #include "train/model/cuda_graphs.h"
 #include "train/model/fp8.h"
+#include "train/model/lora.h"
+#include "train/model/preference.h"
+#include "train/model/sequence.h"
+#include "train/options/families.h"
 #include "train/report/report.h"
-
-static const model_ops_t *const architectures[] = {
-    [ARCH_GPT2] = &gpt2_ops,   [ARCH_LLAMA] = &llama_ops, [ARCH_MISTRAL] = &llama_ops,
-    [ARCH_QWEN2] = &llama_ops, [ARCH_QWEN3] = &llama_ops,
-};
 
 static zero_model_limits_t limits(const model_t *model)
 {
@@ -20,19 +19,22 @@ static zero_model_limits_t limits(const model_t *model)
     size_t dim = (size_t)o->model.dim, ffn_dim = (size_t)o->model.ffn_dim, vocab = (size_t)o->model.vocab_size;
     size_t mlp = (size_t)model->ops->mlp_inputs * ffn_dim;
     size_t qkv = (size_t)((o->model.heads + 2 * o->model.kv_heads) * options_head_dim(&o->model));
-    size_t narrow = qkv > 3 * dim ? qkv : 3 * dim, widest = mlp > narrow ? mlp : narrow;
+    size_t narrow = qkv > 3 * dim ? qkv : 3 * dim, of_model = mlp > narrow ? mlp : narrow;
+    size_t adapters = lora_width(model), widest = adapters > of_model ? adapters : of_model;
     return (zero_model_limits_t){
-        .n_rows = (size_t)(o->train.micro_batch * o->model.seq_len),
+        .n_rows = (size_t)(o->train.micro_batch * options_longest_part(o)),
         .seq_len = (size_t)o->model.seq_len,
+        .n_batch = options_sequence_ranks(&o->train) > 1 ? (size_t)o->train.micro_batch : 0,
         .max_linear = dim * (widest > vocab ? widest : vocab),
         .max_width = widest,
-        .n_heads = (size_t)o->model.heads,
+        .n_heads = (size_t)options_most_heads(o).n_heads,
         .head_dim = (size_t)options_head_dim(&o->model),
-        .n_kv_heads = (size_t)o->model.kv_heads,
+        .n_kv_heads = (size_t)options_most_heads(o).n_kv,
         .vocab_size = vocab,
         .dtype = (zero_dtype_t)o->train.precision,
         .fp8 = o->train.fp8 != FP8_NONE,
         .may_skip_targets = model->may_skip_targets,
+        .normalizes_projections = family_of(&o->model)->qk_norm == QK_NORM_PROJECTIONS,
     };
 }
 
@@ -46,13 +48,15 @@ static zero_status_t declare(model_t *model)
     if (!model->arch || !model->layers)
         return report_rank_error(ZERO_ERROR_MEMORY, "no memory for the tables of %zu layers", n_layers);
     ZERO_TRY(fp8_create(model));
+    ZERO_TRY(lora_create(model));
+    ZERO_TRY(preference_create(model));
     return ops->declare(model);
 }
 
 zero_status_t model_create(const options_t *options, model_t *model)
 {
     *model = (model_t){.options = options,
-                       .ops = architectures[options->model.arch],
+                       .ops = options->model.arch == ARCH_GPT2 ? &gpt2_ops : &llama_ops,
                        .kernels = zero_model_kernels((zero_device_type_t)options->device.type),
                        .declaration = NULL};
     if (!model->kernels)
@@ -65,16 +69,33 @@ zero_status_t model_create(const options_t *options, model_t *model)
     return status;
 }
 
-static size_t batch_bytes(const model_t *model)
+/* The arrays of a batch, on the device and on their way there: inputs and targets of this rank's rows; if documents are
+ * separate or a text grows, where they begin, for all positions; if ranks share sequences, that for this rank's; the
+ * rows where documents of pairs begin. */
+typedef struct batch_arrays {
+    size_t rows, starts, part_starts, documents; /* elements; 0: there is no such array */
+} batch_arrays_t;
+
+static batch_arrays_t batch_arrays(const model_t *model)
 {
-    return (size_t)(model->options->train.micro_batch * model->options->model.seq_len) * sizeof(int32_t);
+    const options_t *o = model->options;
+    const bool has_starts = o->data.documents == DOCUMENTS_SEPARATE || options_generate(o);
+    const size_t rows = (size_t)(o->train.micro_batch * options_longest_part(o));
+    return (batch_arrays_t){.rows = rows,
+                            .starts = has_starts ? (size_t)(o->train.micro_batch * o->model.seq_len) : 0,
+                            .part_starts = options_sequence_ranks(&o->train) > 1 ? rows : 0,
+                            .documents = model->preference ? rows + 1 : 0};
 }
 
-/* Returns how many arrays a batch has: inputs, targets and, if documents are separate or a text grows, where they
- * begin. */
-static size_t n_batch_arrays(const model_t *model)
+size_t model_batch_elems(const model_t *model)
 {
-    return model->options->data.documents == DOCUMENTS_SEPARATE || options_generate(model->options) ? 3 : 2;
+    const batch_arrays_t arrays = batch_arrays(model);
+    return 2 * arrays.rows + arrays.starts + arrays.part_starts + arrays.documents;
+}
+
+size_t model_n_sums(const model_t *model)
+{
+    return model->preference ? 1 + ZERO_N_PAIR_SUMS : 1;
 }
 
 /* Keys and values of one sequence, for generating. */
@@ -95,8 +116,9 @@ void model_plan(const model_t *model, zero_memory_t *memory)
     memory->bytes[ZERO_MEMORY_ACTIVATIONS] += counter.n_bytes + cache_bytes(model);
     memory->pinned_bytes += counter.pinned_bytes;
     memory->bytes[ZERO_MEMORY_WORKSPACE] += model->kernels->workspace_bytes(&sizes);
-    memory->bytes[ZERO_MEMORY_DATA] +=
-        n_batch_arrays(model) * batch_bytes(model) + sizeof(double) + sizes.vocab_size * sizeof(float);
+    memory->bytes[ZERO_MEMORY_DATA] += model_batch_elems(model) * sizeof(int32_t) +
+                                       model_n_sums(model) * sizeof(double) + sizes.vocab_size * sizeof(float);
+    (void)sequence_plan(model, memory); /* sizes are counted: options_resolve */
 }
 
 /* Warns if attention takes the slow kernel. Rank 0 warns for all, since all compute the same; but every rank looks the
@@ -104,12 +126,20 @@ void model_plan(const model_t *model, zero_memory_t *memory)
 static void report_attention(model_t *model)
 {
     const options_t *o = model->options;
-    const zero_mask_t mask = arch_mask(model);
-    const zero_attention_shape_t shape = {(size_t)o->train.micro_batch, (size_t)o->model.seq_len,
+    const zero_attention_shape_t whole = {(size_t)o->train.micro_batch, (size_t)o->model.seq_len,
                                           (size_t)o->model.heads, (size_t)o->model.kv_heads,
                                           (size_t)options_head_dim(&o->model)};
+    const zero_attention_shape_t shape =
+        model->sequence ? sequence_attention_shape(model, (size_t)o->train.micro_batch) : whole;
     char why[ZERO_MODEL_WHY];
-    if (model->kernels->attention_is_slow && model->kernels->attention_is_slow(&model->ctx, &mask, &shape, why))
+    bool is_slow = false;
+    for (int l = 0; l < o->model.layers && !is_slow && model->kernels->attention_is_slow; l++) {
+        const zero_mask_t mask = arch_mask(model, l);
+        if (l > 0 && options_window(&o->model, l) == options_window(&o->model, l - 1))
+            continue;
+        is_slow = model->kernels->attention_is_slow(&model->ctx, &mask, &shape, why);
+    }
+    if (is_slow)
         report("warning: attention is computed without tensor cores, and takes several times as long: %s", why);
 }
 
@@ -118,29 +148,37 @@ zero_status_t model_attach(model_t *model, zero_device_t *device, zero_engine_t 
     zero_model_limits_t sizes = limits(model);
     activations_t activations = {.engine = engine};
     size_t workspace_bytes = model->kernels->workspace_bytes(&sizes);
-    void *workspace, *tokens, *targets, *starts = NULL, *loss, *logits, *uploads;
+    const batch_arrays_t arrays = batch_arrays(model);
+    void *workspace, *tokens, *targets, *starts = NULL, *part_starts = NULL, *documents = NULL, *loss, *logits,
+                                        *uploads;
     model->device = device;
     model->engine = engine;
     ZERO_TRY(zero_alloc(engine, ZERO_MEMORY_WORKSPACE, workspace_bytes, &workspace));
-    ZERO_TRY(zero_alloc(engine, ZERO_MEMORY_DATA, batch_bytes(model), &tokens));
-    ZERO_TRY(zero_alloc(engine, ZERO_MEMORY_DATA, batch_bytes(model), &targets));
-    if (n_batch_arrays(model) > 2)
-        ZERO_TRY(zero_alloc(engine, ZERO_MEMORY_DATA, batch_bytes(model), &starts));
-    ZERO_TRY(zero_alloc(engine, ZERO_MEMORY_DATA, sizeof(double), &loss));
+    ZERO_TRY(zero_alloc(engine, ZERO_MEMORY_DATA, arrays.rows * sizeof(int32_t), &tokens));
+    ZERO_TRY(zero_alloc(engine, ZERO_MEMORY_DATA, arrays.rows * sizeof(int32_t), &targets));
+    if (arrays.starts > 0)
+        ZERO_TRY(zero_alloc(engine, ZERO_MEMORY_DATA, arrays.starts * sizeof(int32_t), &starts));
+    if (arrays.part_starts > 0)
+        ZERO_TRY(zero_alloc(engine, ZERO_MEMORY_DATA, arrays.part_starts * sizeof(int32_t), &part_starts));
+    if (arrays.documents > 0)
+        ZERO_TRY(zero_alloc(engine, ZERO_MEMORY_DATA, arrays.documents * sizeof(int32_t), &documents));
+    ZERO_TRY(zero_alloc(engine, ZERO_MEMORY_DATA, model_n_sums(model) * sizeof(double), &loss));
     ZERO_TRY(zero_alloc(engine, ZERO_MEMORY_DATA, sizes.vocab_size * sizeof(float), &logits));
     model->tokens = tokens;
     model->targets = targets;
     model->starts = starts;
+    model->part_starts = part_starts;
+    model->documents = documents;
     model->loss = loss;
     model->logits = logits;
-    ZERO_TRY(zero_host_alloc(device, (size_t)n_in_flight * n_batch_arrays(model) * batch_bytes(model), &uploads));
+    ZERO_TRY(zero_host_alloc(device, (size_t)n_in_flight * model_batch_elems(model) * sizeof(int32_t), &uploads));
     model->uploads = uploads;
     model->n_uploads = n_in_flight;
     ZERO_TRY(zero_stream_create(device, &model->stream));
     ZERO_TRY(model->kernels->context_create(&model->ctx, model->stream, workspace, &sizes));
     model->attached = true;
     report_attention(model);
-    if (model->options->device.graphs)
+    if (model->options->device.graphs && !model->sequence) /* an exchange cannot be captured */
         ZERO_TRY(cuda_graphs_create(model->kernels, zero_model_n_units(model->declaration), &model->graphs));
     model->ops->allocate(model, &activations);
     ZERO_TRY(activations.status);
@@ -148,6 +186,7 @@ zero_status_t model_attach(model_t *model, zero_device_t *device, zero_engine_t 
     model->pinned_bytes = activations.pinned_bytes;
     if (cache_bytes(model) > 0)
         ZERO_TRY(zero_alloc(engine, ZERO_MEMORY_ACTIVATIONS, cache_bytes(model), &model->cache));
+    ZERO_TRY(preference_attach(model, n_in_flight));
     return fp8_attach(model, n_in_flight);
 }
 
@@ -156,6 +195,9 @@ void model_destroy(model_t *model)
     free(model->arch);
     free(model->layers);
     fp8_destroy(model);
+    lora_destroy(model);
+    preference_destroy(model);
+    sequence_destroy(model);
     cuda_graphs_destroy(model->graphs);
     if (model->attached)
         model->kernels->context_destroy(&model->ctx);
@@ -198,11 +240,13 @@ bool model_bits_depend_on_threads(void)
 double model_flops_per_token(const model_t *model)
 {
     const options_t *o = model->options;
-    double params = (double)zero_model_n_params(model->declaration) - (double)model->ops->n_lookup_params(model);
-    int64_t width = o->model.heads * options_head_dim(&o->model), seq_len = o->model.seq_len;
-    double seen = o->model.window > 0 && o->model.window < seq_len ? (double)o->model.window : (double)seq_len;
-    double keys = seen - 0.5 * seen * seen / (double)seq_len; /* of a query, on average; without a window half of all */
-    return 6.0 * params + 12.0 * (double)(o->model.layers * width) * keys;
+    const double adapters = (double)lora_n_params(model), all = (double)zero_model_n_params(model->declaration);
+    const double multiplied = all - adapters - (double)model->ops->n_lookup_params(model);
+    const double of_params = (model->lora ? 4.0 : 6.0) * multiplied + 6.0 * adapters;
+    const int64_t width = o->model.heads * options_head_dim(&o->model);
+    const double attention = (double)(o->model.layers * width) * options_mean_keys(&o->model);
+    const double reference = model->preference ? 2.0 * multiplied + 4.0 * attention : 0.0;
+    return of_params + 12.0 * attention + reference;
 }
 
 double model_flops_utilization(const model_t *model, double tokens_per_s, int n_devices)
@@ -219,6 +263,7 @@ zero_status_t session_open(const options_t *options, zero_comm_t *comm, session_
 {
     *session = (session_t){.options = options, .comm = comm};
     ZERO_TRY(report_agree(comm, model_create(options, &session->model)));
+    ZERO_TRY(report_agree(comm, sequence_create(&session->model, zero_comm_rank(comm))));
     return report_agree(comm, zero_device_create((zero_device_type_t)options->device.type, comm, &session->device));
 }
 
@@ -230,7 +275,37 @@ zero_status_t session_create_engine(session_t *session, int64_t n_in_flight)
     config.user_bytes = zero_memory_total(&user);
     config.user_pinned_bytes = user.pinned_bytes;
     ZERO_TRY(zero_engine_create(session->comm, session->device, session->model.declaration, &config, &session->engine));
-    return zero_comm_agree(session->comm, model_attach(&session->model, session->device, session->engine, n_in_flight));
+    ZERO_TRY(
+        zero_comm_agree(session->comm, model_attach(&session->model, session->device, session->engine, n_in_flight)));
+    return sequence_attach(&session->model);
+}
+
+static bool is_random(const char *init)
+{
+    return strcmp(init, "random") == 0;
+}
+
+zero_status_t session_load_base(session_t *session)
+{
+    const char *init = session->options->model.init;
+    ZERO_TRY(zero_init_parameters(session->engine));
+    return is_random(init) ? ZERO_OK : zero_load_weights(session->engine, init);
+}
+
+zero_status_t session_load_adapters(session_t *session)
+{
+    const char *init = session->options->lora.init;
+    const int n_adapters = lora_n_tensors(&session->model);
+    zero_partial_t partial = {0};
+    if (is_random(init))
+        return lora_init(&session->model, session->engine);
+    ZERO_TRY(zero_load_weights_partial(session->engine, init, &partial));
+    if (partial.n_loaded == n_adapters && partial.n_ignored == 0)
+        return ZERO_OK;
+    return report_error(ZERO_ERROR_FORMAT,
+                        "'%s' has %d of the model's %d adapters and %d other tensors: it is of "
+                        "another model, or of adapters that cannot be used here",
+                        init, partial.n_loaded, n_adapters, partial.n_ignored);
 }
 
 zero_status_t session_open_forward(const options_t *options, zero_comm_t *comm, session_t *session)
@@ -238,7 +313,11 @@ zero_status_t session_open_forward(const options_t *options, zero_comm_t *comm, 
     ZERO_TRY(session_open(options, comm, session));
     session->model.may_skip_targets = true; /* data are opened later, and may have a mask */
     ZERO_TRY(report_agree(comm, session_create_engine(session, 1)));
-    ZERO_TRY(report_agree(comm, zero_load_weights(session->engine, options->model.init)));
+    zero_status_t status =
+        session->model.lora ? session_load_base(session) : zero_load_weights(session->engine, options->model.init);
+    if (status == ZERO_OK && session->model.lora)
+        status = session_load_adapters(session);
+    ZERO_TRY(report_agree(comm, status));
     return model_compare_cpus(session->device, comm);
 }
 

@@ -17,15 +17,24 @@ void model_plan(const model_t *model, zero_memory_t *memory);
  * device has none. */
 zero_status_t model_attach(model_t *model, zero_device_t *device, zero_engine_t *engine, int64_t n_in_flight);
 void model_destroy(model_t *model);
+/* Returns the bytes of heads and positions that a rank receives in a micro-step, if ranks share sequences. */
+uint64_t sequence_exchanged_bytes(const model_t *model);
+/* Returns how many sums a pass adds to: the loss, and behind it those of pairs. */
+size_t model_n_sums(const model_t *model);
+/* Returns the numbers of a batch on its way to the device. */
+size_t model_batch_elems(const model_t *model);
+/* Returns the longest text that model_logits takes: seq_len, or, if ranks share sequences, a rank's part of it. */
+size_t model_longest_text(const model_t *model);
 
-/* A batch, in host memory, each int32 [micro_batch, seq_len]. */
+/* A batch, in host memory: int32 [micro_batch, this rank's part of seq_len]. */
 typedef struct model_batch {
     const int32_t *inputs, *targets;
-    const int32_t *starts; /* as in zero_mask_t; only with [data] documents = separate */
+    const int32_t *starts;    /* [micro_batch, seq_len], as in zero_mask_t; only with [data] documents = separate */
+    const int32_t *documents; /* [micro_batch * seq_len + 1], as in zero_pair_loss_t; only of pairs */
 } model_batch_t;
 
 /* Queues one micro-step: copies the batch (the caller may reuse it on return), runs forward and backward, and starts to
- * reduce the gradients. *model->loss grows by loss_weight * the sum of the batch's token losses. */
+ * reduce the gradients. *model->loss grows by loss_weight * the sum of the losses of the batch's tokens, or pairs. */
 zero_status_t model_train(model_t *model, model_batch_t batch, double loss_weight);
 /* Queues a forward pass, with the same effect on *model->loss. */
 zero_status_t model_loss(model_t *model, model_batch_t batch, double loss_weight);
@@ -34,15 +43,18 @@ zero_status_t model_loss_of(model_t *model, size_t n_sequences, model_batch_t ba
 /* Computes the logits (host, fp32 [vocab_size]) of the token after `tokens` (host, 1..seq_len of them). */
 zero_status_t model_logits(model_t *model, const int32_t *tokens, size_t n_tokens, float *logits);
 /* The same, of a text that grows from call to call: where there is a cache, only what is new is computed. Another text
- * begins with model_forget. */
+ * begins with model_forget, or with model_keep if its first n_tokens are those of the last one. At least one token is
+ * new in a call. */
 zero_status_t model_next_logits(model_t *model, const int32_t *tokens, size_t n_tokens, float *logits);
 void model_forget(model_t *model);
-/* Copies *model->loss to the host, then clears it. */
+void model_keep(model_t *model, size_t n_tokens);
+/* Copies *model->loss and the sums behind it, model_n_sums, to the host, then clears them. */
 zero_status_t model_take_loss(model_t *model, double *loss);
 zero_status_t model_clear_loss(model_t *model);
 
 /* Returns the floating-point operations of forward and backward for one token, counted as usual: 6 per parameter that
- * multiplies, and causal attention at half, or what its window leaves. */
+ * multiplies, 4 if it is frozen, and causal attention at half, or what its window leaves. A reference is a forward
+ * more. */
 double model_flops_per_token(const model_t *model);
 /* Returns the share of the devices' peak that this many tokens a second use; negative if the peak is not known. */
 double model_flops_utilization(const model_t *model, double tokens_per_s, int n_devices);
@@ -65,8 +77,13 @@ zero_status_t session_open(const options_t *options, zero_comm_t *comm, session_
  * [collective] */
 zero_status_t session_create_engine(session_t *session, int64_t n_in_flight);
 
+/* Load what a model with adapters consists of: the frozen model, from model.init or random; adapters from lora.init or
+ * random, after it. [collective] */
+zero_status_t session_load_base(session_t *session);
+zero_status_t session_load_adapters(session_t *session);
+
 /* Opens a session that only computes forward, without gradients and optimizer state, and loads the weights of
- * model.init. The caller closes it, whatever is returned. [collective] */
+ * model.init, and adapters of lora.init. The caller closes it, whatever is returned. [collective] */
 zero_status_t session_open_forward(const options_t *options, zero_comm_t *comm, session_t *session);
 
 /* failed: peers may be gone. Then one of several ranks must not wait for them here, nor its device for theirs: it keeps

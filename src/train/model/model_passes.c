@@ -6,6 +6,7 @@
 
 #include "train/model/arch.h"
 #include "train/model/cuda_graphs.h"
+#include "train/model/sequence.h"
 #include "train/report/report.h"
 
 /* Returns whether a unit's kernels get other numbers in every step. */
@@ -105,32 +106,54 @@ static zero_status_t upload(model_t *model, void *dst, const void *src, size_t n
     return zero_device_copy(model->device, dst, src, n_bytes, model->ctx.stream);
 }
 
+/* Sets where the documents of this rank's rows begin, counted from its first position. starts: of all positions; NULL:
+ * a sequence is one document. */
+static void set_part_starts(const model_t *model, const int32_t *starts, int32_t *part_starts)
+{
+    const size_t T = (size_t)model->options->model.seq_len, first = sequence_begin(model);
+    for (size_t b = 0; b < model->n_batch; b++)
+        for (size_t t = 0; t < model->seq_len; t++)
+            part_starts[b * model->seq_len + t] = (starts ? starts[b * T + first + t] : 0) - (int32_t)first;
+}
+
+/* Stages an array in pinned memory at *staged, moves that on, and copies it to the device. */
+static zero_status_t upload_array(model_t *model, void *dst, const int32_t *src, size_t n, int32_t **staged)
+{
+    int32_t *array = *staged;
+    if (src != array)
+        memcpy(array, src, n * sizeof *src);
+    *staged += n;
+    return upload(model, dst, array, n * sizeof *src);
+}
+
 /* Copies a batch to the device. It is staged in pinned memory, so that neither the caller nor the host has to wait for
  * the copy. Training never has more batches in flight than the ring has entries. Evaluation might, since its passes are
  * not waited for one by one; so it waits for the device once per turn of the ring. */
 static zero_status_t upload_batch(model_t *model, model_pass_t pass, model_batch_t batch)
 {
-    size_t n_tokens = arch_largest_sizes(model).R, n_bytes = n_tokens * sizeof *batch.inputs;
-    size_t n_arrays = model->starts ? 3 : 2;
+    const size_t n_rows = model->n_batch * model->seq_len;
+    const size_t n_all = model->n_batch * (size_t)model->options->model.seq_len;
     if (pass == MODEL_LOSS && model->next_upload == 0)
         ZERO_TRY(zero_device_synchronize(model->device));
-    int32_t *staged = model->uploads + (size_t)model->next_upload * n_arrays * n_tokens;
+    int32_t *staged = model->uploads + (size_t)model->next_upload * model_batch_elems(model);
     model->next_upload = (model->next_upload + 1) % model->n_uploads;
-    memcpy(staged, batch.inputs, n_bytes);
-    memcpy(staged + n_tokens, batch.targets, n_bytes);
-    ZERO_TRY(upload(model, model->tokens, staged, n_bytes));
-    ZERO_TRY(upload(model, model->targets, staged + n_tokens, n_bytes));
-    if (!model->starts)
+    ZERO_TRY(upload_array(model, model->tokens, batch.inputs, n_rows, &staged));
+    ZERO_TRY(upload_array(model, model->targets, batch.targets, n_rows, &staged));
+    if (model->starts)
+        ZERO_TRY(upload_array(model, model->starts, batch.starts, n_all, &staged));
+    if (model->documents)
+        ZERO_TRY(upload_array(model, model->documents, batch.documents, n_rows + 1, &staged));
+    if (!model->part_starts)
         return ZERO_OK;
-    memcpy(staged + 2 * n_tokens, batch.starts, n_bytes);
-    return upload(model, model->starts, staged + 2 * n_tokens, n_bytes);
+    set_part_starts(model, model->starts ? batch.starts : NULL, staged);
+    return upload_array(model, model->part_starts, staged, n_rows, &staged);
 }
 
 static zero_status_t set_batch(model_t *model, model_pass_t pass, model_batch_t batch, double loss_weight)
 {
     model->pass = pass;
     model->n_batch = (size_t)model->options->train.micro_batch;
-    model->seq_len = (size_t)model->options->model.seq_len;
+    model->seq_len = sequence_len(model);
     model->loss_weight = loss_weight;
     return upload_batch(model, pass, batch);
 }
@@ -161,9 +184,14 @@ zero_status_t model_loss_of(model_t *model, size_t n_sequences, model_batch_t ba
  * each one anew. The positions after the text change nothing before them, since attention is causal. */
 #define LOGITS_ROUND 64
 
+size_t model_longest_text(const model_t *model)
+{
+    return arch_largest_sizes(model).T;
+}
+
 static size_t rounded_length(const model_t *model, size_t n_tokens)
 {
-    size_t longest = (size_t)model->options->model.seq_len;
+    size_t longest = model_longest_text(model);
     size_t rounded = (n_tokens + LOGITS_ROUND - 1) / LOGITS_ROUND * LOGITS_ROUND;
     return rounded < longest ? rounded : longest;
 }
@@ -194,7 +222,7 @@ zero_status_t model_logits(model_t *model, const int32_t *tokens, size_t n_token
     model->seq_len = rounded_length(model, n_tokens);
     if (model->fp8 && model->seq_len % OPTIONS_FP8_MULTIPLE != 0) { /* a whole batch has rows enough */
         model->n_batch = (size_t)model->options->train.micro_batch;
-        model->seq_len = (size_t)model->options->model.seq_len;
+        model->seq_len = model_longest_text(model);
     }
     ZERO_TRY(set_tokens(model, tokens, n_tokens));
     return take_logits(model, n_tokens, logits);
@@ -202,7 +230,13 @@ zero_status_t model_logits(model_t *model, const int32_t *tokens, size_t n_token
 
 void model_forget(model_t *model)
 {
-    model->n_cached = 0;
+    model_keep(model, 0);
+}
+
+void model_keep(model_t *model, size_t n_tokens)
+{
+    if (n_tokens < model->n_cached)
+        model->n_cached = n_tokens;
 }
 
 /* Sets the new tokens and, for each, how many positions precede them. They are staged in pinned memory, which is free:
@@ -240,12 +274,12 @@ zero_status_t model_next_logits(model_t *model, const int32_t *tokens, size_t n_
 
 zero_status_t model_clear_loss(model_t *model)
 {
-    return model->kernels->zero_fill(&model->ctx, model->loss, sizeof *model->loss);
+    return model->kernels->zero_fill(&model->ctx, model->loss, model_n_sums(model) * sizeof *model->loss);
 }
 
 zero_status_t model_take_loss(model_t *model, double *loss)
 {
-    ZERO_TRY(zero_device_copy(model->device, loss, model->loss, sizeof *loss, model->ctx.stream));
+    ZERO_TRY(zero_device_copy(model->device, loss, model->loss, model_n_sums(model) * sizeof *loss, model->ctx.stream));
     ZERO_TRY(zero_device_synchronize(model->device));
     return model_clear_loss(model);
 }

@@ -46,7 +46,10 @@ typedef enum model_pass { MODEL_TRAIN, MODEL_LOSS, MODEL_LOGITS } model_pass_t;
 typedef struct model model_t;
 typedef struct layer_activations layer_activations_t; /* arch.h */
 typedef struct fp8 fp8_t;
+typedef struct lora lora_t;
+typedef struct preference preference_t;
 typedef struct cuda_graphs cuda_graphs_t;
+typedef struct sequence sequence_t;
 
 /* Units: 0 is the embedding, then come the blocks, then the head. */
 typedef struct model_ops {
@@ -94,7 +97,10 @@ struct model {
     zero_stash_t *stash;         /* which has the first layers' x; NULL: each layer has its own */
     uint64_t pinned_bytes;       /* of its host memory */
     fp8_t *fp8;                  /* NULL: no linear layer is computed in fp8 */
+    lora_t *lora;                /* NULL: there are no adapters, and the model is trained */
+    preference_t *preference;    /* NULL: the objective is the next token */
     cuda_graphs_t *graphs;       /* NULL: every kernel is launched on its own */
+    sequence_t *sequence;        /* NULL: no other rank has a part of this one's sequences */
     int n_trained;               /* micro-steps so far, up to CUDA_GRAPHS_WARM_UP */
 
     /* A target may be ZERO_NO_TARGET, and loss_weight differs from step to step. Set before model_attach. */
@@ -102,15 +108,19 @@ struct model {
 
     /* The current pass. */
     model_pass_t pass;
-    size_t n_batch, seq_len; /* sequences, positions: rows are their product */
+    size_t n_batch, seq_len; /* sequences, this rank's positions of each: rows are their product */
     int32_t *tokens;         /* device, int32 [n_batch, seq_len] */
     int32_t *targets;        /* device, int32 [n_batch, seq_len] */
-    int32_t *starts;         /* device, int32 [n_batch, seq_len]: as in zero_mask_t; NULL: a sequence is one document */
+    /* Device, int32 [n_batch, seq_len of the whole]: as in zero_mask_t; NULL: a sequence is one document */
+    int32_t *starts;
+    int32_t *part_starts; /* device, int32 [n_batch, seq_len]: of this rank's part (sequence.h); NULL: as starts */
+    int32_t *documents;   /* device, int32 [n_rows + 1]: of pairs, as in zero_pair_loss_t; NULL: there are none */
     int32_t *uploads; /* host, pinned: a ring of n_uploads batches, all of their arrays, on their way to the device */
     int64_t n_uploads, next_upload;
-    double loss_weight; /* of each token's loss */
-    double *loss;       /* device: += this pass's weighted losses */
-    float *logits;      /* device, fp32 [vocab_size]: of position logits_at, MODEL_LOGITS */
+    size_t tile, n_tile_rows; /* the tile of rows that is computed, and its rows; 0: all rows (arch.h) */
+    double loss_weight;       /* of each token's loss, or pair's */
+    double *loss;             /* device: += this pass's weighted losses; of pairs, their sums are behind it */
+    float *logits;            /* device, fp32 [vocab_size]: of position logits_at, MODEL_LOGITS */
     size_t logits_at;
 
     /* Text that grows: keys and values of its positions so far, of every layer. */

@@ -12,6 +12,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "train/options/val_sets.h"
 #include "train/report/metrics.h"
 #include "train/report/report.h"
 #include "train/report/trace.h"
@@ -189,9 +190,11 @@ static zero_status_t check_reserved(const named_file_t *written, const options_t
 
 static zero_status_t check_separate(const options_t *o, const named_file_t *written)
 {
+    char val[OPTIONS_MAX_PATH];
     ZERO_TRY(check_path(written, "the configuration file", o->config_path));
     ZERO_TRY(check_list(written, "[data] train", o->data.train));
-    ZERO_TRY(check_list(written, "[data] val", o->data.val));
+    val_sets_paths(o->data.val, val);
+    ZERO_TRY(check_list(written, "[data] val", val));
     if (strcmp(o->model.init, "random") != 0)
         ZERO_TRY(check_directory(written, "[model] init", o->model.init));
     if (o->resume)
@@ -203,11 +206,33 @@ static zero_status_t check_separate(const options_t *o, const named_file_t *writ
     return o->log.tensorboard[0] ? check_path(written, "[log] tensorboard", o->log.tensorboard) : ZERO_OK;
 }
 
+/* Refuses checkpoints in memory, all but one of which are removed, and all when the run ends well, where those on the
+ * disk are. */
+static zero_status_t check_memory_dir(const checkpoint_options_t *o)
+{
+    char best[OPTIONS_MAX_PATH + 8];
+    named_file_t memory, other;
+    if (o->memory_every == 0 || !o->dir[0])
+        return ZERO_OK;
+    snprintf(best, sizeof best, "%s/best", o->dir);
+    find_file("[checkpoint] memory_dir", o->memory_dir, &memory);
+    const char *const others[] = {o->dir, o->best ? best : o->dir};
+    for (int i = 0; i < 2; i++) {
+        find_file("[checkpoint] dir", others[i], &other);
+        if (is_same(&memory, &other))
+            return report_error(ZERO_ERROR_USAGE,
+                                "[checkpoint] memory_dir: '%s' is also %s'%s', whose checkpoints stay: name another",
+                                o->memory_dir, i == 0 ? "[checkpoint] dir = " : "", others[i]);
+    }
+    return ZERO_OK;
+}
+
 zero_status_t named_files_check(const options_t *o)
 {
     named_file_t metrics, trace;
     find_file("[log] metrics", o->log.metrics, &metrics);
     find_file("[log] trace", o->log.trace, &trace);
+    ZERO_TRY(check_memory_dir(&o->checkpoint));
     if (metrics.path[0] && trace.path[0])
         ZERO_TRY(check_path(&metrics, trace.setting, trace.path));
     if (metrics.path[0])

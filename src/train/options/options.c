@@ -6,6 +6,7 @@
 
 #include "base/json_build.h"
 #include "train/options/options_table.h"
+#include "train/options/val_sets.h"
 #include "train/report/report.h"
 
 /* Checks that what has no default is set. A directory in init gives the sizes of [model]. */
@@ -30,7 +31,7 @@ static zero_status_t check_required(const options_t *options)
 
 static zero_status_t read_settings(const command_line_t *line, options_t *options)
 {
-    if (options->command == COMMAND_REPORT)
+    if (options->command == COMMAND_REPORT || options_write_model(options))
         return ZERO_OK;
     if (options->command == COMMAND_CALIBRATE)
         return command_line_apply(line, options);
@@ -38,9 +39,11 @@ static zero_status_t read_settings(const command_line_t *line, options_t *option
         ZERO_TRY(options_read_file(options->config_path, options));
     command_prepare(options);
     ZERO_TRY(command_line_apply(line, options));
+    ZERO_TRY(val_sets_check(options->data.val));
     ZERO_TRY(command_choose(options));
     options->train.asked_micro = options->train.micro_batch;
     options->train.asked_global = options->train.global_batch;
+    options->train.asked_sequence = options->train.sequence_ranks;
     return check_required(options);
 }
 
@@ -93,6 +96,8 @@ zero_config_t options_config(const options_t *o, int world_size)
     config.offload = o->zero.offload != OFFLOAD_NONE;
     config.offload_ratio = (float)o->zero.offload_ratio;
     config.offload_params = o->zero.offload == OFFLOAD_ALL ? (float)o->zero.offload_params_ratio : 0.0f;
+    config.gradients = (zero_dtype_t)o->zero.gradients;
+    config.update = (zero_update_time_t)o->zero.update;
     config.offload_update = (zero_offload_update_t)o->zero.offload_update;
     config.offload_threads = (int)o->zero.offload_threads;
     config.offload_ram = (float)o->zero.offload_ram;
@@ -156,6 +161,19 @@ static void describe_default(const option_row_t *row, char *text, size_t n_bytes
         snprintf(text, n_bytes, "default %s", row->initial);
 }
 
+/* Prints a setting's values, in lines of at most 80 characters. */
+static void print_values(FILE *file, const char *values)
+{
+    int column = 0;
+    for (const char *c = values; *c; c++) {
+        fputc(*c, file);
+        if (++column > 60 && *c == '|') {
+            fputs("\n          ", file);
+            column = 0;
+        }
+    }
+}
+
 void options_print_help(FILE *file)
 {
     fputs("Usage: zerotrain [options] CFG.ini\n"
@@ -182,12 +200,14 @@ void options_print_help(FILE *file)
           "Settings, in CFG.ini as [section] and key = value, or as --set SECTION.KEY=VALUE:\n",
           file);
     for (const option_row_t *row = option_rows; row < option_rows + n_option_rows; row++) {
-        char values[128], initial[64];
+        char values[256], initial[64];
         option_describe_values(row, "|", values, sizeof values);
         describe_default(row, initial, sizeof initial);
         if (option_begins_section(row))
             fprintf(file, "\n[%s]\n", row->section);
-        fprintf(file, "  %s = %s  (%s)\n      %s\n", row->key, values, initial, row->help);
+        fprintf(file, "  %s = ", row->key);
+        print_values(file, values);
+        fprintf(file, "  (%s)\n      %s\n", initial, row->help);
     }
     fputs("\n"
           "A signal (SIGTERM, SIGINT, SIGUSR1) to any rank ends the run after the current step, which is\n"

@@ -25,7 +25,7 @@ const command_line_row_t command_line_rows[] = {
     [ROW_STEPS] = {"steps", required_argument, "N", "stop after step N; the schedule still follows train.steps",
                    FOR_TRAIN},
     [ROW_SET] = {"set", required_argument, "SECTION.KEY=VALUE", "override a setting; may be given several times",
-                 FOR_CFG},
+                 FOR_MODEL | FOR(COMMAND_CALIBRATE)},
     [ROW_TRACE] = {"trace", required_argument, "FILE", "write a timeline of all ranks; short for --set log.trace=FILE",
                    FOR_TRAIN},
     [ROW_RESUME] = {"resume", optional_argument, "[DIR]",
@@ -53,6 +53,15 @@ const command_line_row_t command_line_rows[] = {
     [ROW_PROMPT] = {"prompt", required_argument, "TEXT", "generate: the text to continue", FOR(COMMAND_GENERATE)},
     [ROW_PROMPT_FILE] = {"prompt-file", required_argument, "FILE", "generate: continue the text in this file",
                          FOR(COMMAND_GENERATE)},
+    [ROW_PROMPTS] = {"prompts", required_argument, "FILE",
+                     "generate: continue the prompts of a .jsonl file, and print JSON lines", FOR(COMMAND_GENERATE)},
+    [ROW_CHAT] = {"chat", no_argument, "", "generate: answer lines of stdin, by the model's chat template",
+                  FOR(COMMAND_GENERATE)},
+    [ROW_SYSTEM] = {"system", required_argument, "TEXT", "generate: with --chat, the system's message",
+                    FOR(COMMAND_GENERATE)},
+    [ROW_ADAPTER] = {"adapter", required_argument, "DIR",
+                     "evaluate, generate: with this adapter, as PEFT or zerotrain has saved it",
+                     FOR(COMMAND_EVALUATE) | FOR(COMMAND_GENERATE)},
     [ROW_MAX_TOKENS] = {"max-tokens", required_argument, "N", "generate: at most N tokens (default 256)",
                         FOR(COMMAND_GENERATE)},
     [ROW_TEMPERATURE] = {"temperature", required_argument, "T", "generate: of sampling (default 0.8); 0: greedy",
@@ -62,6 +71,8 @@ const command_line_row_t command_line_rows[] = {
     [ROW_TOP_P] = {"top-p", required_argument, "P",
                    "generate: sample from the likeliest tokens that add up to probability P", FOR(COMMAND_GENERATE)},
     [ROW_SEED] = {"seed", required_argument, "S", "generate: seed of sampling (default 1)", FOR(COMMAND_GENERATE)},
+    [ROW_VOCAB_SIZE] = {"vocab-size", required_argument, "N",
+                        "export: with rows for N tokens; new ones are the mean of the others", FOR(COMMAND_EXPORT)},
     [ROW_HELP] = {"help", no_argument, "", "print this help and exit", FOR_CFG},
     [ROW_VERSION] = {"version", no_argument, "", "print the version and exit", FOR_CFG},
 };
@@ -118,8 +129,27 @@ static zero_status_t fail_second_file(const reader_t *reader, const char *path)
         return report_error(ZERO_ERROR_USAGE, "unknown command '%s'; did you mean zerotrain %s?", first, command);
     if (reader->options->command == COMMAND_TRAIN && strcmp(first, "train") == 0 && access(first, F_OK) != 0)
         return report_error(ZERO_ERROR_USAGE, "unknown command 'train': training needs no word: zerotrain %s", path);
-    return report_error(ZERO_ERROR_USAGE, "there can be only one configuration file, not two: '%s' and '%s'", first,
-                        path);
+    return report_error(ZERO_ERROR_USAGE, "there can be only one %s, not two: '%s' and '%s'",
+                        options_generate(reader->options) ? "checkpoint" : "configuration file", first, path);
+}
+
+/* Returns how many files or directories a command takes at least. */
+static int n_wanted(int command)
+{
+    static const int numbers[N_COMMANDS] = {[COMMAND_CALIBRATE] = -1, [COMMAND_MERGE] = 3, [COMMAND_EXPORT] = 2};
+    return numbers[command] == 0 ? 1 : numbers[command] < 0 ? 0 : numbers[command];
+}
+
+/* Takes what merge and export name: model, adapter, and where the new model goes. */
+static zero_status_t add_to_merge(reader_t *reader, const char *path)
+{
+    options_t *o = reader->options;
+    const command_row_t *row = &command_rows[o->command];
+    char *const fields[] = {o->model.init, o->command == COMMAND_EXPORT ? o->merge_out : o->lora.init, o->merge_out};
+    if (reader->n_files == n_wanted(o->command))
+        return report_error(ZERO_ERROR_USAGE, "%s: it takes %s, and '%s' is one too many", row->name, row->argument,
+                            path);
+    return copy_path(row->name, path, fields[reader->n_files++]);
 }
 
 static zero_status_t take_file(reader_t *reader, const char *path)
@@ -133,6 +163,8 @@ static zero_status_t take_file(reader_t *reader, const char *path)
         return add_run(reader, path);
     if (reader->options->command == COMMAND_CALIBRATE)
         return report_error(ZERO_ERROR_USAGE, "calibrate: it reads no file, such as '%s'", path);
+    if (options_write_model(reader->options))
+        return add_to_merge(reader, path);
     if (++reader->n_files == 1)
         return copy_path("configuration file", path, reader->options->config_path);
     if (reader->after_resume)
@@ -169,6 +201,14 @@ static zero_status_t take_hosts(reader_t *reader, const char *value)
     if (option_parse_integer(value, 1, INT32_MAX, &reader->options->hosts, problem))
         return ZERO_OK;
     return report_error(ZERO_ERROR_USAGE, "--hosts: %s", problem);
+}
+
+static zero_status_t take_vocab_size(reader_t *reader, const char *value)
+{
+    char problem[OPTION_MAX_PROBLEM];
+    if (option_parse_integer(value, 1, INT32_MAX, &reader->options->grown_vocab, problem))
+        return ZERO_OK;
+    return report_error(ZERO_ERROR_USAGE, "--vocab-size: %s", problem);
 }
 
 static zero_status_t take_gpus(reader_t *reader, const char *value)
@@ -278,12 +318,24 @@ static zero_status_t take_option(reader_t *reader, int row, const char *value, i
         return ZERO_OK;
     case ROW_PROMPT_FILE:
         return copy_path("--prompt-file", value, reader->options->generate.prompt_file);
+    case ROW_PROMPTS:
+        return copy_path("--prompts", value, reader->options->generate.prompts);
+    case ROW_CHAT:
+        reader->options->generate.chat = true;
+        return ZERO_OK;
+    case ROW_SYSTEM:
+        reader->options->generate.system = value;
+        return ZERO_OK;
+    case ROW_ADAPTER:
+        return copy_path("--adapter", value, reader->options->adapter_dir);
     case ROW_MAX_TOKENS:
     case ROW_TEMPERATURE:
     case ROW_TOP_K:
     case ROW_TOP_P:
     case ROW_SEED:
         return take_generate(reader, row, value);
+    case ROW_VOCAB_SIZE:
+        return take_vocab_size(reader, value);
     case ROW_SVG:
         return copy_path("--svg", value, reader->options->fit.svg);
     case ROW_JSON:
@@ -358,8 +410,10 @@ static zero_status_t read_arguments(reader_t *reader, int argc, char **argv)
 /* Reports that what follows the options is missing. */
 static zero_status_t fail_no_file(int command)
 {
-    static const char *const what[N_COMMANDS] = {
-        [COMMAND_GENERATE] = "the checkpoint is", [COMMAND_REPORT] = "runs are"};
+    static const char *const what[N_COMMANDS] = {[COMMAND_GENERATE] = "the checkpoint is",
+                                                 [COMMAND_REPORT] = "runs are",
+                                                 [COMMAND_MERGE] = "a directory is",
+                                                 [COMMAND_EXPORT] = "a directory is"};
     const command_row_t *row = &command_rows[command];
     return report_error(ZERO_ERROR_USAGE, "%s missing: zerotrain %s%s[options] %s; see zerotrain --help",
                         what[command] ? what[command] : "the configuration file is", row->name ? row->name : "",
@@ -375,8 +429,7 @@ zero_status_t command_line_read(int argc, char **argv, command_line_t *line, opt
     zero_status_t status = read_arguments(&reader, argc, argv);
     if (status == ZERO_OK && !line->help && !line->version)
         status = command_check(options, reader.given);
-    if (status == ZERO_OK && reader.n_files == 0 && options->command != COMMAND_CALIBRATE && !line->help &&
-        !line->version)
+    if (status == ZERO_OK && reader.n_files < n_wanted(options->command) && !line->help && !line->version)
         status = fail_no_file(options->command);
     if (status != ZERO_OK)
         command_line_free(line);

@@ -3,6 +3,7 @@
  */
 #include "train/options/input_file.h"
 #include "train/options/options_table.h"
+#include "train/options/val_sets.h"
 #include "train/report/report.h"
 
 #include <stdlib.h>
@@ -18,7 +19,7 @@ const command_row_t command_rows[N_COMMANDS] = {
                           "of --resume DIR, else of the latest checkpoint in checkpoint.dir, else of model.init."},
     [COMMAND_GENERATE] =
         {"generate", "CHECKPOINT",
-         "continues --prompt TEXT or --prompt-file FILE and prints the text. CHECKPOINT is a step's\n"
+         "continues a prompt and prints the text, or takes turns (--chat). CHECKPOINT is a step's\n"
          "directory, a directory of checkpoints (the newest), or a Hugging Face model with tokenizer.json."},
     [COMMAND_REPORT] = {"report", "RUN...",
                         "writes one HTML file, --output FILE, that compares runs. A RUN is a file of metrics, or a\n"
@@ -26,6 +27,12 @@ const command_row_t command_rows[N_COMMANDS] = {
     [COMMAND_CALIBRATE] = {"calibrate", "",
                            "measures how fast this machine computes and moves data, with all ranks, in seconds. fit\n"
                            "and settings that are auto take these rates instead of built-in ones."},
+    [COMMAND_MERGE] = {"merge", "BASE ADAPTER OUT",
+                       "writes OUT, one model of the model BASE and its ADAPTER, which PEFT or zerotrain has saved;\n"
+                       "of a directory of checkpoints it takes the newest."},
+    [COMMAND_EXPORT] = {"export", "CHECKPOINT OUT",
+                        "writes OUT, a checkpoint's model alone: weights, config.json and the tokenizer's files,\n"
+                        "without the state of training. Adapters are merged into their model."},
 };
 
 options_command_t command_find(const char *word)
@@ -83,7 +90,12 @@ zero_status_t command_check(const options_t *options, const bool *given)
 
 bool options_are_forward_only(const options_t *options)
 {
-    return options->command == COMMAND_EVALUATE || options->command == COMMAND_GENERATE;
+    return options->command == COMMAND_EVALUATE || options->command == COMMAND_GENERATE || options_write_model(options);
+}
+
+bool options_write_model(const options_t *options)
+{
+    return options->command == COMMAND_MERGE || options->command == COMMAND_EXPORT;
 }
 
 bool options_generate(const options_t *options)
@@ -98,7 +110,8 @@ static void leave_open(options_t *options)
     options->train.micro_batch = MICRO_BATCH_AUTO;
     options->zero.stage = STAGE_AUTO;
     options->model.recompute = RECOMPUTE_AUTO;
-    options->model.offload_activations = 0.0; /* which needs blocks that recompute everything */
+    if (options->model.offload_activations > 0.0) /* a share needs blocks that recompute everything */
+        options->model.offload_activations = (double)ZERO_OFFLOAD_AUTO;
 }
 
 void command_prepare(options_t *options)
@@ -118,8 +131,11 @@ static void set_text(char *field, const char *text)
 static void choose_forward(options_t *options)
 {
     options->model.recompute = RECOMPUTE_FULL;
+    options->model.keep_attention = false;
     options->model.offload_activations = 0.0;
     options->train.fp8 = FP8_NONE;
+    options->train.objective = OBJECTIVE_NEXT;
+    options->train.mlp_tile = MLP_TILE_AUTO;
     options->train.eval_every = 0;
     options->zero.gather = GATHER_BF16;
     if (options->zero.offload == OFFLOAD_ALL) /* there is more room than in training */
@@ -131,15 +147,22 @@ static void choose_forward(options_t *options)
         options->zero.stage = 3;
     options->checkpoint.every = options->checkpoint.memory_every = 0;
     options->resume = false;
+    options->lora.base = BASE_BF16;
+    options->lora.rank = 0; /* an adapter's own files say what it is; random ones change nothing */
 }
 
 /* Sets model.init to where the weights are. The files there say what the model is. */
 static zero_status_t choose_weights(options_t *options)
 {
+    const bool is_trained = !options->resume_dir[0] && !options->adapter_dir[0] && newest_step(options->checkpoint.dir);
     if (options->resume_dir[0])
         set_text(options->model.init, options->resume_dir);
-    else if (newest_step(options->checkpoint.dir) > 0)
+    else if (is_trained)
         set_text(options->model.init, options->checkpoint.dir);
+    if (options->adapter_dir[0])
+        set_text(options->lora.init, options->adapter_dir);
+    else if (options->resume_dir[0] || is_trained)
+        set_text(options->lora.init, "random");
     if (strcmp(options->model.init, "random") != 0)
         return ZERO_OK;
     if (options->checkpoint.dir[0])
@@ -159,7 +182,7 @@ static zero_status_t choose_evaluate(options_t *options)
     if (!options->data.val[0])
         return report_error(ZERO_ERROR_USAGE,
                             "evaluate: [data] val names no file: set it, or give --set data.val=FILE");
-    set_text(options->data.train, options->data.val);
+    val_sets_paths(options->data.val, options->data.train);
     if (options->train.micro_batch <= 0)
         options->train.micro_batch = 8;
     options->train.global_batch = 0;
@@ -169,15 +192,22 @@ static zero_status_t choose_evaluate(options_t *options)
 /* The checkpoint says what the model is. */
 static zero_status_t choose_generate(options_t *options)
 {
-    if (options->generate.prompt && options->generate.prompt_file[0])
-        return report_error(ZERO_ERROR_USAGE, "--prompt and --prompt-file: give one of them");
-    if (!options->generate.prompt && !options->generate.prompt_file[0])
-        return report_error(ZERO_ERROR_USAGE, "generate: the prompt is missing: give --prompt TEXT or --prompt-file "
-                                              "FILE");
+    const generate_options_t *o = &options->generate;
+    const int n_given = (o->prompt != NULL) + (o->prompt_file[0] != 0) + (o->prompts[0] != 0) + o->chat;
+    if (n_given > 1)
+        return report_error(ZERO_ERROR_USAGE, "--prompt, --prompt-file, --prompts and --chat: give one of them");
+    if (n_given == 0)
+        return report_error(ZERO_ERROR_USAGE, "generate: the prompt is missing: give --prompt TEXT, --prompt-file "
+                                              "FILE, --prompts FILE or --chat");
+    if (o->system && !o->chat)
+        return report_error(ZERO_ERROR_USAGE, "--system: this is an option of --chat");
     choose_forward(options);
     set_text(options->model.init, options->config_path);
+    if (options->adapter_dir[0])
+        set_text(options->lora.init, options->adapter_dir);
     options->train.micro_batch = 1;
     options->train.global_batch = 0;
+    options->train.sequence_ranks = 1; /* a text grows on every rank alike */
     set_text(options->data.train, "-");
     return ZERO_OK;
 }

@@ -1,105 +1,18 @@
 /* options_resolve.c - checks settings against each other and the number of ranks, and derives those not set. */
 #include <inttypes.h>
 #include <math.h>
-#include <stdlib.h>
-#include <string.h>
 
+#include "train/options/families.h"
+#include "train/options/lora_targets.h"
 #include "train/options/options.h"
 #include "train/options/options_table.h"
 #include "train/report/report.h"
-
-/* ---- placement ---- */
-
-/* hosts: of each rank. n_on: room for as many numbers. */
-static placement_t count(const int *hosts, int n_ranks, int n_hosts, int *n_on)
-{
-    placement_t found = {.fewest = n_ranks, .is_consecutive = true};
-    for (int rank = 0; rank < n_ranks; rank++) {
-        bool is_first = n_on[hosts[rank]]++ == 0;
-        found.is_consecutive &= is_first || hosts[rank - 1] == hosts[rank];
-    }
-    for (int host = 0; host < n_hosts; host++) {
-        found.fewest = n_on[host] < found.fewest ? n_on[host] : found.fewest;
-        found.most = n_on[host] > found.most ? n_on[host] : found.most;
-    }
-    return found;
-}
-
-zero_status_t placement_find(const zero_comm_t *comm, placement_t *placement)
-{
-    const int n_ranks = zero_comm_size(comm);
-    int *hosts = calloc((size_t)n_ranks, sizeof *hosts), *n_on = calloc((size_t)n_ranks, sizeof *n_on);
-    zero_status_t status = ZERO_OK;
-    if (hosts && n_on)
-        *placement = count(hosts, n_ranks, zero_comm_hosts(comm, hosts), n_on);
-    else
-        status = report_error(ZERO_ERROR_MEMORY, "no memory for the hosts of %d ranks", n_ranks);
-    free(hosts);
-    free(n_on);
-    return status;
-}
-
-zero_status_t placement_check_groups(const options_t *options, const zero_comm_t *comm)
-{
-    placement_t found;
-    if (options->zero.shard_group != ZERO_SHARD_GROUP_HOST || options->hosts > 0)
-        return ZERO_OK;
-    ZERO_TRY(placement_find(comm, &found));
-    if (found.fewest < found.most)
-        return report_error(ZERO_ERROR_USAGE,
-                            "[zero] shard_group = host: hosts have %d to %d ranks, and groups are of one size: take a "
-                            "number that divides the %d ranks, or world",
-                            found.fewest, found.most, zero_comm_size(comm));
-    if (!found.is_consecutive)
-        return report_error(ZERO_ERROR_USAGE, "[zero] shard_group = host: the ranks of a host are not consecutive: "
-                                              "start them host by host, or take a number, or world");
-    return ZERO_OK;
-}
-
-/* ---- options resolve ---- */
-
-#define LLAMA3_FACTOR 8.0 /* of RoPE's scaling in Llama 3.1 (Meta 2024) */
-
-/* Returns llama's default ffn_dim: 8/3 dim, with which its three matrices are as large as two of 4 dim (Shazeer 2020,
- * arXiv:2002.05202), rounded up to a multiple that GEMMs run well with. */
-static int64_t llama_ffn_dim(int64_t dim)
-{
-    int64_t exact = (8 * dim + 2) / 3;
-    return (exact + 255) / 256 * 256;
-}
 
 static zero_status_t require_size(const char *key, int64_t value)
 {
     if (value > 0)
         return ZERO_OK;
     return report_error(ZERO_ERROR_USAGE, "[model] %s is missing: set it, or init to a directory with a model", key);
-}
-
-options_recompute_t options_block_recompute(const model_options_t *model, int64_t block)
-{
-    int64_t from_last = model->layers - 1 - block;
-    int recompute = model->recompute;
-    if (from_last < model->recompute_none)
-        return RECOMPUTE_NONE;
-    if (from_last < model->recompute_none + model->recompute_light && recompute == RECOMPUTE_FULL)
-        return RECOMPUTE_LIGHT;
-    return (options_recompute_t)recompute;
-}
-
-int64_t options_offloaded_blocks(const model_options_t *model)
-{
-    const double rounding = 1e-9; /* of the product */
-    return (int64_t)ceil(fmax(model->offload_activations, 0.0) * (double)model->layers - rounding);
-}
-
-int64_t options_positions(const model_options_t *model)
-{
-    return model->positions > model->seq_len ? model->positions : model->seq_len;
-}
-
-int64_t options_head_dim(const model_options_t *model)
-{
-    return model->head_dim > 0 ? model->head_dim : model->dim / model->heads;
 }
 
 static zero_status_t check_heads(const model_options_t *model)
@@ -118,27 +31,6 @@ static zero_status_t check_heads(const model_options_t *model)
                             "[model] head_dim: gpt2's heads have dim / heads = %" PRId64 " / %" PRId64
                             " elements, not %" PRId64 ": leave it out",
                             dim, heads, head_dim);
-    return ZERO_OK;
-}
-
-/* Checks what rotary positions need. A model in init has set the numbers of its scaling (hf_config.c); else they are
- * Llama 3.1's, whose others are the defaults. */
-static zero_status_t resolve_rotation(model_options_t *model)
-{
-    const int64_t head_dim = options_head_dim(model);
-    if (model->arch == ARCH_GPT2)
-        return ZERO_OK;
-    if (head_dim % 2)
-        return report_error(ZERO_ERROR_USAGE,
-                            "[model] head_dim: %" PRId64
-                            " is odd (if it is not set, it is dim / heads), but llama rotates pairs",
-                            head_dim);
-    if (model->rope == ROPE_LLAMA3 && model->rope_factor == 1.0)
-        model->rope_factor = LLAMA3_FACTOR;
-    if (model->rope_factor > 1.0 && !(model->rope_low_freq < model->rope_high_freq))
-        return report_error(ZERO_ERROR_USAGE,
-                            "[model] init: low_freq_factor = %g is not smaller than high_freq_factor = %g",
-                            model->rope_low_freq, model->rope_high_freq);
     return ZERO_OK;
 }
 
@@ -175,22 +67,115 @@ static zero_status_t resolve_model(model_options_t *model)
                             heads, model->kv_heads);
     if (model->head_dim == 0)
         model->head_dim = dim / heads;
-    ZERO_TRY(resolve_rotation(model));
-    if (model->window > 0 && model->arch != ARCH_MISTRAL)
-        return report_error(ZERO_ERROR_USAGE,
-                            "[model] window: only mistral has one, set arch = mistral or leave it out");
+    ZERO_TRY(family_resolve(model));
     if (model->vocab_size == 0)
         model->vocab_size = 256; /* bytes */
     if (model->seq_len == 0)
         model->seq_len = OPTIONS_SEQ_LEN;
     ZERO_TRY(resolve_positions(model));
-    if (model->ffn_dim == 0)
-        model->ffn_dim = model->arch == ARCH_GPT2 ? 4 * dim : llama_ffn_dim(dim);
     return ZERO_OK;
 }
 
-static zero_status_t resolve_batch(train_options_t *train, int64_t world_size)
+/* ---- a sequence that ranks share ---- */
+
+options_heads_t options_heads_of(const model_options_t *model, int64_t n_ranks, int64_t i)
 {
+    const int64_t kv_heads = model->kv_heads, group = model->heads / kv_heads;
+    if (n_ranks <= kv_heads) {
+        const int64_t first = kv_heads * i / n_ranks, n = kv_heads * (i + 1) / n_ranks - first;
+        return (options_heads_t){.first_head = first * group, .n_heads = n * group, .first_kv = first, .n_kv = n};
+    }
+    /* kv head h is of ranks begin(h) .. begin(h + 1), begin(h) = ceil(n_ranks h / kv_heads). */
+    const int64_t kv = kv_heads * i / n_ranks, begin = (n_ranks * kv + kv_heads - 1) / kv_heads;
+    const int64_t end = (n_ranks * (kv + 1) + kv_heads - 1) / kv_heads, among = i - begin, n_sharing = end - begin;
+    const int64_t first = group * among / n_sharing;
+    return (options_heads_t){.first_head = kv * group + first,
+                             .n_heads = group * (among + 1) / n_sharing - first,
+                             .first_kv = kv,
+                             .n_kv = 1};
+}
+
+options_heads_t options_most_heads(const options_t *o)
+{
+    const int64_t n_ranks = options_sequence_ranks(&o->train);
+    options_heads_t most = {0};
+    for (int64_t i = 0; i < n_ranks; i++) {
+        const options_heads_t heads = options_heads_of(&o->model, n_ranks, i);
+        most.n_heads = heads.n_heads > most.n_heads ? heads.n_heads : most.n_heads;
+        most.n_kv = heads.n_kv > most.n_kv ? heads.n_kv : most.n_kv;
+    }
+    return most;
+}
+
+/* Rows of a micro-batch beyond which its MLP is computed in tiles, and of a tile: large enough for products to be fast.
+ */
+#define TILED_ROWS 32768
+#define TILE_ROWS 16384
+
+/* What only computes in one piece: fp8 has one scale for all rows, adapters keep what they make of them. */
+static const char *why_not_tiled(const options_t *o)
+{
+    if (o->model.arch == ARCH_GPT2)
+        return "arch = gpt2";
+    return o->train.fp8 != FP8_NONE ? "fp8" : o->lora.rank > 0 ? "[lora]" : NULL;
+}
+
+int64_t options_tile_rows(const options_t *o)
+{
+    const int64_t rows = o->train.micro_batch * options_longest_part(o);
+    const int64_t tile = o->train.mlp_tile != MLP_TILE_AUTO ? o->train.mlp_tile : rows > TILED_ROWS ? TILE_ROWS : 0;
+    return why_not_tiled(o) || tile >= rows ? 0 : tile;
+}
+
+static zero_status_t check_tile(const options_t *o)
+{
+    const char *why = why_not_tiled(o);
+    if (o->train.mlp_tile == MLP_TILE_AUTO || !why)
+        return ZERO_OK;
+    return report_error(ZERO_ERROR_USAGE,
+                        "[train] mlp_tile: %" PRId64 ": with %s the MLP is computed at once: use auto",
+                        o->train.mlp_tile, why);
+}
+
+static zero_status_t check_sequence_ranks(const options_t *o, int64_t world_size)
+{
+    const int64_t n_ranks = o->train.sequence_ranks;
+    if (world_size % n_ranks != 0)
+        return report_error(ZERO_ERROR_USAGE,
+                            "[train] sequence_ranks: %" PRId64 " ranks to a sequence do not divide the %" PRId64
+                            " ranks",
+                            n_ranks, world_size);
+    if (n_ranks > o->model.heads)
+        return report_error(ZERO_ERROR_USAGE,
+                            "[train] sequence_ranks: %" PRId64 " ranks share a sequence, and attention has %" PRId64
+                            " heads ([model] heads): each rank needs one, take fewer ranks",
+                            n_ranks, o->model.heads);
+    if (n_ranks > o->model.seq_len)
+        return report_error(ZERO_ERROR_USAGE,
+                            "[train] sequence_ranks: %" PRId64 " ranks share a sequence of %" PRId64
+                            " tokens ([model] seq_len): each rank needs one, take fewer ranks",
+                            n_ranks, o->model.seq_len);
+    return ZERO_OK;
+}
+
+/* auto: the fewest ranks with which every group has sequences of the step. */
+static zero_status_t resolve_sequence_ranks(options_t *o, int64_t world_size)
+{
+    int64_t *n_ranks = &o->train.sequence_ranks;
+    const int64_t global = o->train.global_batch;
+    if (*n_ranks == SEQUENCE_RANKS_AUTO) {
+        *n_ranks = 1;
+        while (global > 0 && *n_ranks < world_size &&
+               (world_size % *n_ranks != 0 || global % (world_size / *n_ranks) != 0))
+            ++*n_ranks;
+    }
+    return check_sequence_ranks(o, world_size);
+}
+
+/* n_groups: ranks, or groups of them that share a sequence. */
+static zero_status_t resolve_batch(train_options_t *train, int64_t n_groups)
+{
+    const char *of = train->sequence_ranks > 1 ? "groups of ranks that share a sequence" : "ranks";
     int64_t micro = train->micro_batch, global = train->global_batch;
     if (micro == MICRO_BATCH_AUTO && global == 0)
         return report_error(ZERO_ERROR_USAGE, "[train] micro_batch = auto: set global_batch, the sequences of a step, "
@@ -198,22 +183,22 @@ static zero_status_t resolve_batch(train_options_t *train, int64_t world_size)
     if (micro == 0 && global == 0)
         micro = 8;
     if (global == 0)
-        global = micro * world_size; /* at most 2^20 * 2^31: no overflow */
-    if (global < world_size)
+        global = micro * n_groups; /* at most 2^20 * 2^31: no overflow */
+    if (global < n_groups)
+        return report_error(
+            ZERO_ERROR_USAGE, "[train] global_batch: %" PRId64 " sequences are fewer than the %" PRId64 " %s%s", global,
+            n_groups, of, train->sequence_ranks > 1 ? "" : ": [train] sequence_ranks lets ranks share one");
+    if (global % n_groups)
         return report_error(ZERO_ERROR_USAGE,
-                            "[train] global_batch: %" PRId64 " sequences are fewer than the %" PRId64 " ranks", global,
-                            world_size);
-    if (global % world_size)
-        return report_error(ZERO_ERROR_USAGE,
-                            "[train] global_batch: %" PRId64 " is not divisible by the number of ranks, %" PRId64,
-                            global, world_size);
+                            "[train] global_batch: %" PRId64 " is not divisible by the number of %s, %" PRId64, global,
+                            of, n_groups);
     if (micro == 0)
-        micro = global / world_size;
-    if (micro != MICRO_BATCH_AUTO && global / world_size % micro)
+        micro = global / n_groups;
+    if (micro != MICRO_BATCH_AUTO && global / n_groups % micro)
         return report_error(ZERO_ERROR_USAGE,
-                            "[train] global_batch: %" PRId64 " is not divisible by micro_batch * ranks = %" PRId64
+                            "[train] global_batch: %" PRId64 " is not divisible by micro_batch * %s = %" PRId64
                             " * %" PRId64,
-                            global, micro, world_size);
+                            global, of, micro, n_groups);
     train->micro_batch = micro;
     train->global_batch = global;
     return ZERO_OK;
@@ -228,7 +213,8 @@ double options_most_bytes(const model_options_t *model, int64_t micro_batch)
     const double dim = fmax((double)model->dim, heads * (double)options_head_dim(model));
     const double bytes[] = {4.0 * rows * (double)(model->layers + 4) * (16.0 * dim + 8.0 * ffn + 4.0 * heads + 16.0),
                             16.0 * rows * vocab, 16.0 * dim * (vocab + 4.0 * ffn + 4.0 * dim),
-                            4.0 * rows * heads * (double)model->seq_len};
+                            /* scores: of the CPU's blocks of rows, in each of at most 4096 threads (device.c) */
+                            4096.0 * 2.0 * 64.0 * 4.0 * ((double)model->seq_len + 32.0)};
     double most = bytes[0];
     for (size_t i = 1; i < sizeof bytes / sizeof bytes[0]; i++)
         most = bytes[i] > most ? bytes[i] : most;
@@ -260,14 +246,26 @@ static zero_status_t check_sizes(const options_t *o)
     return ZERO_OK;
 }
 
+/* Other blocks keep what attention gives in any case. */
+static zero_status_t check_keep_attention(const model_options_t *model)
+{
+    const int recompute = model->recompute;
+    if (!model->keep_attention || (recompute != RECOMPUTE_NONE && recompute != RECOMPUTE_LIGHT))
+        return ZERO_OK;
+    return report_error(ZERO_ERROR_USAGE,
+                        "[model] keep_attention: with recompute = %s blocks keep what attention gives in any case: set "
+                        "recompute = full, or leave it out",
+                        recompute == RECOMPUTE_NONE ? "none" : "light");
+}
+
 /* Blocks with less recomputation keep more than their input, and need it sooner than it could come back. */
 static zero_status_t check_offload_activations(const model_options_t *model)
 {
     const int64_t n = options_offloaded_blocks(model);
-    if (model->offload_activations < 0.0 && model->recompute != RECOMPUTE_FULL)
+    if (model->offload_activations < 0.0 && model->recompute != RECOMPUTE_FULL && model->recompute != RECOMPUTE_AUTO)
         return report_error(ZERO_ERROR_USAGE,
                             "[model] offload_activations = auto: blocks whose input is in host memory "
-                            "recompute everything: set recompute = full, or offload_activations = 0");
+                            "recompute everything: set recompute = full or auto, or offload_activations = 0");
     for (int64_t block = 0; block < n; block++)
         if (options_block_recompute(model, block) != RECOMPUTE_FULL)
             return report_error(ZERO_ERROR_USAGE,
@@ -281,7 +279,7 @@ static zero_status_t check_offload_activations(const model_options_t *model)
 /* Checks that the blocks' products have extents that GPUs can multiply in fp8. */
 static zero_status_t check_fp8(const options_t *o)
 {
-    const int64_t head_dim = options_head_dim(&o->model);
+    const int64_t head_dim = options_head_dim(&o->model), n_parts = options_sequence_ranks(&o->train);
     const struct {
         const char *keys, *matrix;
         int64_t extent;
@@ -290,8 +288,8 @@ static zero_status_t check_fp8(const options_t *o)
         {"[model] ffn_dim", "the MLP", o->model.ffn_dim},
         {"[model] kv_heads", "q, k and v together", (o->model.heads + 2 * o->model.kv_heads) * head_dim},
         {"[model] head_dim", "the heads together", o->model.heads * head_dim},
-        {"[train] micro_batch", "micro_batch * seq_len",
-         o->train.micro_batch == MICRO_BATCH_AUTO ? 0 : o->train.micro_batch * o->model.seq_len},
+        {"[train] micro_batch", n_parts > 1 ? "micro_batch * seq_len / sequence_ranks" : "micro_batch * seq_len",
+         o->train.micro_batch == MICRO_BATCH_AUTO ? 0 : o->train.micro_batch * options_longest_part(o)},
     };
     if (o->train.fp8 == FP8_NONE && o->zero.gather == GATHER_FP8)
         return report_error(ZERO_ERROR_USAGE, "[zero] gather = fp8 is for matrices that are multiplied in fp8: set "
@@ -307,6 +305,11 @@ static zero_status_t check_fp8(const options_t *o)
                                 "%s: %s: %" PRId64 " is no multiple of %d, as [train] fp8 needs: change it, or use "
                                 "fp8 = none",
                                 extents[i].keys, extents[i].matrix, extents[i].extent, OPTIONS_FP8_MULTIPLE);
+    if (o->model.seq_len % n_parts != 0)
+        return report_error(ZERO_ERROR_USAGE,
+                            "[train] sequence_ranks: %" PRId64 " ranks have unequal parts of seq_len = %" PRId64
+                            " tokens, which [train] fp8 cannot multiply: change it, or use fp8 = none",
+                            n_parts, o->model.seq_len);
     return ZERO_OK;
 }
 
@@ -345,6 +348,29 @@ static zero_status_t resolve_offload(options_t *o)
     return ZERO_OK;
 }
 
+/* The reference is the model without its adapters, and a pair is within a sequence. */
+static zero_status_t check_objective(const options_t *o)
+{
+    const bool is_dpo = o->train.objective == OBJECTIVE_DPO;
+    if (!is_dpo && !options_are_forward_only(o) && option_is_given(o, option_row_find("train", "dpo_beta")))
+        return report_error(ZERO_ERROR_USAGE, "[train] dpo_beta: it is for objective = dpo: set that, or leave it out");
+    if (!is_dpo)
+        return ZERO_OK;
+    if (o->lora.rank == 0)
+        return report_error(ZERO_ERROR_USAGE,
+                            "[train] objective = dpo: it trains adapters, and the model without them is the reference: "
+                            "set [lora] rank");
+    if (options_sequence_ranks(&o->train) > 1)
+        return report_error(ZERO_ERROR_USAGE,
+                            "[train] objective = dpo: sequence_ranks = %" PRId64
+                            ": a rank computes whole pairs: use sequence_ranks = 1",
+                            o->train.sequence_ranks);
+    if (o->model.seq_len < 2)
+        return report_error(ZERO_ERROR_USAGE, "[model] seq_len: 1: the two answers of a pair ([train] objective = dpo) "
+                                              "share a sequence: set 2 or more");
+    return ZERO_OK;
+}
+
 static zero_status_t resolve_schedule(options_t *options)
 {
     double lr = options->train.lr;
@@ -380,6 +406,11 @@ static zero_status_t check_hosts(const options_t *options, int world_size)
     if (options->hosts > 0 && world_size % options->hosts != 0)
         return report_error(ZERO_ERROR_USAGE, "--hosts %" PRId64 ": the %d rank%s cannot be equally many on each host",
                             options->hosts, world_size, world_size == 1 ? "" : "s");
+    if (options->hosts > 0 && world_size / options->hosts % options_sequence_ranks(&options->train) != 0)
+        return report_error(ZERO_ERROR_USAGE,
+                            "[train] sequence_ranks: the %" PRId64 " ranks that share a sequence are on one host, and "
+                            "do not divide the %" PRId64 " ranks of each (--hosts)",
+                            options_sequence_ranks(&options->train), world_size / options->hosts);
     return ZERO_OK;
 }
 
@@ -390,9 +421,10 @@ static zero_status_t resolve_checkpoints(const options_t *options)
                             "[checkpoint] memory_every: %" PRId64
                             ", but memory_dir is empty: name a directory of this run's own below /dev/shm",
                             options->checkpoint.memory_every);
-    if (options->checkpoint.memory_every > 0 && strcmp(options->checkpoint.memory_dir, options->checkpoint.dir) == 0)
-        return report_error(ZERO_ERROR_USAGE, "[checkpoint] memory_dir: '%s' is also [checkpoint] dir: name another",
-                            options->checkpoint.memory_dir);
+    if (options->checkpoint.best && !options_are_forward_only(options) &&
+        (!options->checkpoint.dir[0] || !options->data.val[0]))
+        return report_error(ZERO_ERROR_USAGE, "[checkpoint] best: it needs [data] val, by whose loss checkpoints are "
+                                              "compared, and [checkpoint] dir");
     if (options->overwrite && options->resume)
         return report_error(ZERO_ERROR_USAGE,
                             "--overwrite: this begins at step 1; leave it out to continue with --resume");
@@ -414,9 +446,14 @@ zero_status_t options_resolve(options_t *options, int world_size)
 {
     options_t resolved = *options;
     ZERO_TRY(resolve_model(&resolved.model));
-    ZERO_TRY(resolve_batch(&resolved.train, world_size));
+    ZERO_TRY(resolve_sequence_ranks(&resolved, world_size));
+    ZERO_TRY(resolve_batch(&resolved.train, world_size / resolved.train.sequence_ranks));
     ZERO_TRY(check_sizes(&resolved));
+    ZERO_TRY(check_tile(&resolved));
+    ZERO_TRY(check_keep_attention(&resolved.model));
     ZERO_TRY(check_offload_activations(&resolved.model));
+    ZERO_TRY(options_resolve_lora(&resolved));
+    ZERO_TRY(check_objective(&resolved));
     ZERO_TRY(check_fp8(&resolved));
     ZERO_TRY(resolve_offload(&resolved));
     ZERO_TRY(resolve_schedule(&resolved));
@@ -429,5 +466,5 @@ zero_status_t options_resolve(options_t *options, int world_size)
 
 int options_micro_steps(const train_options_t *train, int world_size)
 {
-    return (int)(train->global_batch / (train->micro_batch * world_size));
+    return (int)(train->global_batch / (train->micro_batch * (world_size / options_sequence_ranks(train))));
 }

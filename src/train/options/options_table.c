@@ -3,16 +3,34 @@
 
 #include <string.h>
 
-static const option_choice_t ARCHS[] = {{"gpt2", ARCH_GPT2},   {"llama", ARCH_LLAMA}, {"mistral", ARCH_MISTRAL},
-                                        {"qwen2", ARCH_QWEN2}, {"qwen3", ARCH_QWEN3}, {0}};
-static const option_choice_t ROPES[] = {{"default", ROPE_DEFAULT}, {"llama3", ROPE_LLAMA3}, {0}};
+static const option_choice_t ARCHS[] = {{"gpt2", ARCH_GPT2},
+                                        {"llama", ARCH_LLAMA},
+                                        {"mistral", ARCH_MISTRAL},
+                                        {"qwen2", ARCH_QWEN2},
+                                        {"qwen3", ARCH_QWEN3},
+                                        {"ministral", ARCH_MINISTRAL},
+                                        {"smollm3", ARCH_SMOLLM3},
+                                        {"phi3", ARCH_PHI3},
+                                        {"granite", ARCH_GRANITE},
+                                        {"granitemoehybrid", ARCH_GRANITE4},
+                                        {"olmo2", ARCH_OLMO2},
+                                        {"olmo3", ARCH_OLMO3},
+                                        {"gemma3_text", ARCH_GEMMA3},
+                                        {"seed_oss", ARCH_SEED_OSS},
+                                        {0}};
+static const option_choice_t ROPES[] = {{"default", ROPE_DEFAULT}, {"llama3", ROPE_LLAMA3},     {"linear", ROPE_LINEAR},
+                                        {"yarn", ROPE_YARN},       {"longrope", ROPE_LONGROPE}, {0}};
 static const option_choice_t RECOMPUTES[] = {
     {"none", RECOMPUTE_NONE}, {"light", RECOMPUTE_LIGHT}, {"full", RECOMPUTE_FULL}, {"auto", RECOMPUTE_AUTO}, {0}};
 static const option_choice_t FORMATS[] = {{"auto", FORMAT_AUTO},           {"text", FORMAT_TEXT},
                                           {"llmc", FORMAT_LLMC},           {"nanogpt", FORMAT_NANOGPT},
                                           {"uint32", FORMAT_UINT32},       {"megatron", FORMAT_MEGATRON},
                                           {"zerotrain", FORMAT_ZEROTRAIN}, {0}};
-static const option_choice_t DOCUMENTS[] = {{"join", DOCUMENTS_JOIN}, {"separate", DOCUMENTS_SEPARATE}, {0}};
+static const option_choice_t PACKINGS[] = {
+    {"auto", PACKING_AUTO}, {"cut", PACKING_CUT}, {"fit", PACKING_FIT}, {"pad", PACKING_PAD}, {0}};
+static const option_choice_t LONG_DOCUMENTS[] = {{"truncate", LONG_TRUNCATE}, {"drop", LONG_DROP}, {0}};
+static const option_choice_t DOCUMENTS[] = {
+    {"auto", DOCUMENTS_AUTO}, {"join", DOCUMENTS_JOIN}, {"separate", DOCUMENTS_SEPARATE}, {0}};
 static const option_choice_t SCHEDULES[] = {{"cosine", SCHEDULE_COSINE},
                                             {"linear", SCHEDULE_LINEAR},
                                             {"constant", SCHEDULE_CONSTANT},
@@ -26,10 +44,14 @@ static const option_choice_t OPTIMIZERS[] = {{"adamw", ZERO_OPTIMIZER_ADAMW},
                                              {"muon", ZERO_OPTIMIZER_MUON},
                                              {"adamw8bit", ZERO_OPTIMIZER_ADAMW8BIT},
                                              {0}};
+static const option_choice_t OBJECTIVES[] = {{"next", OBJECTIVE_NEXT}, {"dpo", OBJECTIVE_DPO}, {0}};
 static const option_choice_t FP8S[] = {{"none", FP8_NONE}, {"linear", FP8_LINEAR}, {0}};
+static const option_choice_t BASES[] = {{"bf16", BASE_BF16}, {"fp8", BASE_FP8}, {0}};
 static const option_choice_t OFFLOADS[] = {
     {"none", OFFLOAD_NONE}, {"optimizer", OFFLOAD_OPTIMIZER}, {"all", OFFLOAD_ALL}, {0}};
 static const option_choice_t SHARD_GROUPS[] = {{"world", ZERO_SHARD_GROUP_WORLD}, {"host", ZERO_SHARD_GROUP_HOST}, {0}};
+static const option_choice_t GRADIENTS[] = {{"fp32", ZERO_FP32}, {"bf16", ZERO_BF16}, {0}};
+static const option_choice_t UPDATES[] = {{"step", ZERO_UPDATE_IN_STEP}, {"backward", ZERO_UPDATE_IN_BACKWARD}, {0}};
 static const option_choice_t OFFLOAD_UPDATES[] = {{"auto", ZERO_OFFLOAD_UPDATE_AUTO},
                                                   {"device", ZERO_OFFLOAD_UPDATE_DEVICE},
                                                   {"host", ZERO_OFFLOAD_UPDATE_HOST},
@@ -38,6 +60,8 @@ static const option_choice_t COMMS[] = {
     {"auto", ZERO_COMM_AUTO}, {"nccl", ZERO_COMM_NCCL}, {"mpi", ZERO_COMM_MPI}, {0}};
 static const option_choice_t REDUCTIONS[] = {{"ordered", REDUCTION_ORDERED}, {"nccl", REDUCTION_NCCL}, {0}};
 static const option_choice_t MICRO_BATCHES[] = {{"auto", MICRO_BATCH_AUTO}, {0}};
+static const option_choice_t SEQUENCE_RANKS[] = {{"auto", SEQUENCE_RANKS_AUTO}, {0}};
+static const option_choice_t MLP_TILES[] = {{"auto", MLP_TILE_AUTO}, {0}};
 static const option_choice_t STAGES[] = {{"auto", STAGE_AUTO}, {0}};
 static const option_choice_t KEEPS[] = {{"auto", ZERO_KEEP_AUTO}, {0}};
 static const option_choice_t GATHERS[] = {{"bf16", GATHER_BF16}, {"fp8", GATHER_FP8}, {0}};
@@ -87,7 +111,7 @@ static const option_choice_t DEVICES[] = {{"auto", ZERO_DEVICE_AUTO},
 /* clang-format off */
 const option_row_t option_rows[] = {
     CHOICE(model, arch, "gpt2", ARCHS,
-        "Architecture. mistral: as llama; qwen2: biases of q, k and v; qwen3: norms of q and k heads."),
+        "Architecture: gpt2, or a member of the Llama family (docs/training.md)."),
     INTEGER(model, layers, NULL, 1, 10000, NULL, "Transformer blocks. Required unless init names a model."),
     INTEGER(model, dim, NULL, 1, 1 << 20, NULL, "Width of the residual stream. Required unless init names a model."),
     INTEGER(model, heads, NULL, 1, 1 << 16, NULL,
@@ -99,38 +123,53 @@ const option_row_t option_rows[] = {
     BOOL(model, tied, "false", "The output head is the token embedding, as in Llama 3.2. gpt2's always is."),
     INTEGER(model, vocab_size, "0", 1, INT32_MAX, "0",
         "Size of the vocabulary. 0: that of the model in init, or 256, enough for raw bytes."),
-    INTEGER(model, seq_len, "0", 1, 1 << 24, "0",
+    INTEGER(model, seq_len, "0", 1, 1 << 30, "0",
         "Tokens per sequence. 0: the number of positions of a gpt2 in init, or 1024."),
-    INTEGER(model, positions, "0", 1, 1 << 24, "0",
+    INTEGER(model, positions, "0", 1, 1 << 30, "0",
         "gpt2: rows of its position embedding. 0: as in the model in init, or seq_len."),
-    INTEGER(model, window, "0", 1, 1 << 24, "0",
-        "mistral: sliding window in tokens, its own too. 0: as in the model in init, or none."),
+    INTEGER(model, window, "0", 1, 1 << 30, "0",
+        "Sliding window in tokens, its own too, as Mistral has. 0: as in the model in init, or none."),
     REAL(model, norm_eps, "1e-5", 1e-30, 1.0, NULL, "Epsilon of LayerNorm and RMSNorm."),
     REAL(model, rope_theta, "10000", 1.0, 1e12, NULL,
         "All but gpt2: base of RoPE's frequencies; Llama 3 uses 500000."),
     CHOICE(model, rope, "default", ROPES,
-        "All but gpt2: how RoPE is scaled. llama3: as in Llama 3.1, or as the model in init says."),
+        "All but gpt2: how RoPE is scaled. llama3: as in Llama 3.1; others: as the model in init says."),
     TEXT(model, init, "random", false,
         "Initial weights: random, or the directory of a Hugging Face model or of checkpoints."),
     TEXT(model, tokenizer, "", true,
         "Directory whose tokenizer files go into every checkpoint. Empty: that of init."),
     CHOICE(model, recompute, "none", RECOMPUTES,
         "What backward recomputes: nothing, cheap operations, whole blocks; auto: fastest for each."),
+    BOOL(model, keep_attention, "false",
+        "Blocks with recompute = full keep what attention gives: less to compute again, more memory."),
     REAL_OR_WORD(model, offload_activations, "0", 0.0, 1.0, "auto", (double)ZERO_OFFLOAD_AUTO,
         "GPUs: share of the blocks, the first ones, whose input is in host memory; recompute = full."),
 
     TEXT(data, train, NULL, false, "Files to train on, separated by commas. Required."),
-    TEXT(data, val, "", true, "Files to evaluate on, separated by commas. Empty: no evaluation."),
+    TEXT(data, val, "", true, "Files to evaluate on, separated by commas; NAME:FILE makes named sets. Empty: none."),
     CHOICE(data, format, "auto", FORMATS,
         "auto: by the first bytes; megatron if there is an .idx, nanogpt if .bin, else text."),
-    CHOICE(data, documents, "join", DOCUMENTS,
-        "separate: attention stays within a document, and its positions begin at 0."),
+    CHOICE(data, packing, "auto", PACKINGS,
+        "fit: whole documents in a sequence; pad: one; cut: parts. auto: fit for files with a mask."),
+    CHOICE(data, long_documents, "truncate", LONG_DOCUMENTS,
+        "fit, pad: what becomes of documents longer than a sequence."),
+    CHOICE(data, documents, "auto", DOCUMENTS,
+        "separate: attention stays within a document, whose positions begin at 0. auto: if packed."),
 
+    CHOICE(train, objective, "next", OBJECTIVES,
+        "What is learned: the next token, or by pairs which answer is preferred (dpo; needs [lora])."),
+    REAL(train, dpo_beta, "0.1", 1e-9, 1e9, NULL,
+        "dpo: how strongly answers are held to those of the model without adapters."),
     INTEGER(train, steps, "1000", 1, 1000 * BILLION, NULL,
         "Optimizer steps of the whole run, on which the schedule is based."),
+    REAL(train, epochs, "0", 0.001, 1e6, "0", "Passes over data.train, which set steps. 0: steps is as given."),
     INTEGER_OR_CHOICE(train, micro_batch, "0", 1, 1 << 20, "0", MICRO_BATCHES,
         "Sequences per rank and pass. 0: global_batch / ranks, else 8; auto: the fastest."),
-    INTEGER(train, global_batch, "0", 1, INT32_MAX, "0", "Sequences per step, over all ranks. 0: micro_batch x ranks."),
+    INTEGER(train, global_batch, "0", 1, INT32_MAX, "0", "Sequences per step, over all ranks. 0: micro_batch x ranks / sequence_ranks."),
+    INTEGER_OR_CHOICE(train, sequence_ranks, "1", 1, OPTIONS_MAX_SEQUENCE_RANKS, NULL, SEQUENCE_RANKS,
+        "Ranks of a host that share each sequence. auto: as few as batch and memory allow."),
+    INTEGER_OR_CHOICE(train, mlp_tile, "auto", 1, 1 << 30, NULL, MLP_TILES,
+        "Tokens of which a rank computes the MLP at once. auto: all, of long sequences 16384."),
     REAL(train, lr, "3e-4", 0.0, 1e3, NULL, "Peak learning rate."),
     REAL(train, min_lr, "-1", 0.0, 1e3, "-1", "Learning rate at the last step. -1: lr / 10."),
     INTEGER(train, warmup_steps, "0", 0, 1000 * BILLION, NULL,
@@ -157,8 +196,19 @@ const option_row_t option_rows[] = {
     INTEGER(train, seed, "1", 0, INT64_MAX, NULL, "Seed of the initial weights and of the order of the data."),
     INTEGER(train, eval_every, "0", 0, 1000 * BILLION, NULL,
         "Steps between evaluations on data.val. 0: only after the last step."),
-    INTEGER(train, eval_batches, "20", 1, BILLION, NULL, "Global batches per evaluation; fewer if data.val has fewer."),
+    INTEGER(train, eval_batches, "20", 1, BILLION, NULL, "Global batches per evaluation, of each set; fewer if data.val has fewer."),
     INTEGER(train, sample_every, "0", 0, 1000 * BILLION, NULL, "Steps between samples of generated text. 0: none."),
+
+    INTEGER(lora, rank, "0", 1, 1 << 16, "0",
+        "Trains adapters of this rank (LoRA), and the model stays as it is. 0: the model is trained."),
+    REAL(lora, alpha, "0", 1e-6, 1e6, "0", "What adapters add is multiplied by alpha / rank. 0: alpha is the rank."),
+    TEXT(lora, targets, "all-linear", false,
+        "Matrices with adapters: all-linear, or some of q,k,v,o,gate,up,down (gpt2: c_attn,...)."),
+    CHOICE(lora, base, "bf16", BASES,
+        "How the frozen matrices are held and gathered: in [train] precision, or fp8, a byte each."),
+    TEXT(lora, init, "random", false, "First adapters: random, which change nothing yet, or a directory as of PEFT."),
+    INTEGER(lora, seed, "-1", 0, INT64_MAX, "-1", "Seed of random adapters. -1: that of [train]."),
+    BOOL(lora, rslora, "false", "Multiply by alpha / sqrt(rank) instead: rank-stabilized LoRA."),
 
     INTEGER_OR_CHOICE(zero, stage, "3", 0, 3, NULL, STAGES,
         "What is sharded: 0 nothing, 1 optimizer state, 2 also gradients, 3 also parameters."),
@@ -167,6 +217,10 @@ const option_row_t option_rows[] = {
         "Fraction of the optimizer state to offload. auto: the fastest."),
     REAL_OR_WORD(zero, offload_params_ratio, "1", 0.0, 1.0, "auto", (double)ZERO_OFFLOAD_AUTO,
         "Fraction of the parameters that offload = all keeps in host memory. auto: as little as fits."),
+    CHOICE(zero, gradients, "fp32", GRADIENTS,
+        "What summed gradients are rounded to. bf16: 2 bytes instead of 4 where a step reduces once."),
+    CHOICE(zero, update, "step", UPDATES,
+        "When weights are updated. backward: unit by unit, keeping no gradients; needs grad_clip = 0."),
     CHOICE(zero, offload_update, "auto", OFFLOAD_UPDATES,
         "What updates offloaded state. auto: the GPU if host memory can be pinned, else the CPU."),
     INTEGER(zero, offload_threads, "0", 0, ZERO_MAX_OFFLOAD_THREADS, NULL,
@@ -198,6 +252,7 @@ const option_row_t option_rows[] = {
     TEXT(checkpoint, dir, "", true, "Directory of the checkpoints. Empty: none are saved."),
     INTEGER(checkpoint, every, "0", 0, 1000 * BILLION, NULL, "Steps between checkpoints. 0: only when the run ends."),
     INTEGER(checkpoint, keep, "2", 1, BILLION, NULL, "How many checkpoints to keep."),
+    BOOL(checkpoint, best, "false", "Keep the one with the lowest val_loss as well, in dir/best."),
     BOOL(checkpoint, async, "true", "Write checkpoints while training continues, from a copy in host memory."),
     TEXT(checkpoint, memory_dir, "", true, "Directory in each host's memory, below /dev/shm, for memory_every."),
     INTEGER(checkpoint, memory_every, "0", 0, 1000 * BILLION, NULL,
@@ -214,13 +269,29 @@ const option_row_t option_rows[] = {
     REAL(model, rope_low_freq, "1", 1e-3, 1e6, NULL, "Where scaling in full begins."),
     REAL(model, rope_high_freq, "4", 1e-3, 1e6, NULL, "Wavelengths below original / this are not scaled."),
     INTEGER(model, rope_original, "8192", 1, 1 << 24, NULL, "Positions that the model was made for before scaling."),
+    REAL(model, rope_beta_fast, "32", 1e-3, 1e6, NULL, "yarn: pairs that turn more often than this are not scaled."),
+    REAL(model, rope_beta_slow, "1", 1e-3, 1e6, NULL, "yarn: pairs that turn less often are scaled in full."),
+    BOOL(model, rope_truncate, "true", "yarn: the range between both begins and ends at whole pairs."),
+    REAL(model, rope_scale, "1", 1e-3, 1e3, NULL, "yarn, longrope: factor of what is rotated."),
+    TEXT(model, rope_divisors, "", true, "longrope: divisors of the frequencies, one a pair."),
+    REAL(model, rope_share, "1", 1e-3, 1.0, NULL, "Share of a head's elements that is rotated."),
+    REAL(model, rope_local_theta, "0", 1.0, 1e12, "0", "theta of layers with a window. 0: as of all."),
+    TEXT(model, layer_kinds, "", true, "A letter a layer: f sees all, s its window; n and w: likewise, unrotated."),
+    BOOL(model, qkv_bias, "false", "Biases of q, k and v."),
+    BOOL(model, out_bias, "false", "Bias of attention's output."),
+    BOOL(model, mlp_bias, "false", "Biases of the MLP."),
+    REAL(model, attention_multiplier, "0", 1e-9, 1e9, "0", "Factor of attention's scores. 0: 1 / sqrt(query_scalar)."),
+    INTEGER(model, query_scalar, "0", 1, 1 << 24, "0", "Scores are divided by its square root. 0: head_dim."),
+    REAL(model, embedding_multiplier, "1", 1e-9, 1e9, NULL, "Factor of the embedded tokens."),
+    REAL(model, residual_multiplier, "1", 1e-9, 1e9, NULL, "Factor of what a layer adds to the residual stream."),
+    REAL(model, logits_scaling, "1", 1e-9, 1e9, NULL, "Divisor of the logits."),
     INTEGER(model, recompute_none, "0", 0, 10000, NULL, "Blocks, the last ones, that recompute nothing."),
     INTEGER(model, recompute_light, "0", 0, 10000, NULL,
         "Blocks, before those, that recompute cheap operations at most."),
 };
 /* clang-format on */
 
-enum { N_RECORDED_ONLY = 6 };
+enum { N_RECORDED_ONLY = 22 };
 const int n_recorded_rows = (int)(sizeof option_rows / sizeof option_rows[0]);
 const int n_option_rows = (int)(sizeof option_rows / sizeof option_rows[0]) - N_RECORDED_ONLY;
 _Static_assert(sizeof option_rows / sizeof option_rows[0] <= OPTIONS_MAX_KEYS, "options_t.given has too few bits");

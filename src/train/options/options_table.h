@@ -8,6 +8,7 @@
  *   options_command_line.c  argv, with the table of its options (options_rows.h numbers them)
  *   options_commands.c      fit, evaluate: their words, and which options are theirs
  *   options_resolve.c       what must hold between settings, and what is derived from them
+ *   idle_settings.c         settings that change nothing beside the others, which a run names
  *   named_files.c           that a run writes no file that it reads
  *   input_file.c            reading a whole file; the newest checkpoint of a directory
  */

@@ -96,7 +96,7 @@ static void explain_values(const option_row_t *row, const char *text, char probl
 {
     const char *instead = suggest_for_removed(row->section, row->key, text);
     near_miss_t near = near_miss_begin(text);
-    char values[128];
+    char values[256];
     if (instead) {
         snprintf(problem, OPTION_MAX_PROBLEM, "'" SHOWN "' was removed: use %s", text, instead);
         return;

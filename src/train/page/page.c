@@ -22,14 +22,35 @@
 static const char *const KEYS[] = {"step",   "loss",         "val_loss",   "grad_norm", "lr",  "tokens_per_s",
                                    "tokens", "device_bytes", "host_bytes", "step_ms",   "mfu", "exposed_comm_ms"};
 #define N_KEYS (sizeof KEYS / sizeof KEYS[0])
+#define VAL_SET_KEY "val_loss." /* and the name of a set */
 
-/* Appends a row to columns[key]; what the row lacks is null. */
-static void take_row(json_t *columns, const json_t *row)
+/* Adds a column for each named validation set that the row is the first to have. */
+static void add_val_sets(json_t *columns, json_t *row)
 {
-    for (size_t k = 0; k < N_KEYS; k++) {
-        json_t *value = json_object_get(row, KEYS[k]);
-        json_array_append_new(json_object_get(columns, KEYS[k]),
-                              json_is_number(value) ? json_incref(value) : json_null());
+    const size_t n_rows = json_array_size(json_object_get(columns, KEYS[0]));
+    const char *key;
+    json_t *value;
+    json_object_foreach(row, key, value)
+    {
+        if (strncmp(key, VAL_SET_KEY, strlen(VAL_SET_KEY)) != 0 || json_object_get(columns, key))
+            continue;
+        json_t *column = json_array();
+        for (size_t i = 0; i < n_rows; i++)
+            json_array_append_new(column, json_null());
+        json_object_set_new(columns, key, column);
+    }
+}
+
+/* Appends a row to the columns; what the row lacks is null. */
+static void take_row(json_t *columns, json_t *row)
+{
+    const char *key;
+    json_t *column;
+    add_val_sets(columns, row);
+    json_object_foreach(columns, key, column)
+    {
+        json_t *value = json_object_get(row, key);
+        json_array_append_new(column, json_is_number(value) ? json_incref(value) : json_null());
     }
 }
 

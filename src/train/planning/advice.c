@@ -1,95 +1,208 @@
-/* advice.c - see advice.h. All choices are tried, as by the solver, and with and without offload and keep. */
+/* advice.c - see advice.h. The solver (solve.h) tries every stage, recomputation and micro-batch; it is asked once for
+ * each variant of the other settings with which anything fits at all, which is found out much faster.
+ */
 #include "train/planning/advice.h"
 
 #include <inttypes.h>
 #include <stdlib.h>
 
+#include "train/options/families.h"
 #include "train/planning/show_fit.h"
 #include "train/report/report.h"
 
 #define MOST_RANKS 1024
 #define SIMPLER 0.02 /* fewer changes are better advice if they take no more than this share longer */
 
-enum { CHANGES_STAGE = 1, CHANGES_RECOMPUTE = 2, CHANGES_MICRO_BATCH = 4, CHANGES_OFFLOAD = 8, CHANGES_KEEP = 16 };
+/* ---- variants ---- */
 
-typedef struct candidate {
-    fit_point_t point;
-    unsigned changes;
-} candidate_t;
+/* Settings that the solver does not try, as they could be. */
+typedef struct variant {
+    int offload; /* options_offload_t */
+    bool without_keep, in_backward, in_8_bits;
+    bool activations; /* offload_activations = auto */
+    bool sequences;   /* sequence_ranks = auto */
+} variant_t;
 
-typedef struct candidates {
-    candidate_t *all;
-    int n;
-    fit_choice_t least; /* takes the least memory of what was tried without offload, though it may not fit */
-    uint64_t least_bytes;
-} candidates_t;
-
-static unsigned changes_of(const fit_choice_t *a, const fit_choice_t *b, bool offloads)
+static bool offloads_more(const fit_t *fit, const variant_t *v)
 {
-    return (a->stage != b->stage ? CHANGES_STAGE : 0u) |
-           (a->recompute != b->recompute || a->none != b->none || a->light != b->light ? CHANGES_RECOMPUTE : 0u) |
-           (a->micro_batch != b->micro_batch ? CHANGES_MICRO_BATCH : 0u) | (offloads ? CHANGES_OFFLOAD : 0u) |
-           (a->keep != b->keep ? CHANGES_KEEP : 0u);
+    return v->offload > fit->asked.zero.offload;
 }
 
-/* Adds the choices that fit with these options. A larger micro-batch is no way out, unless fewer micro-steps spare
- * gradients that would otherwise wait on the device. */
-static zero_status_t collect(const fit_t *fit, const options_t *o, const fit_choice_t *given, bool offloads,
-                             candidates_t *candidates)
+/* Returns whether more is in host memory than is given. */
+static bool takes_more_of_host(const fit_t *fit, const variant_t *v)
+{
+    return offloads_more(fit, v) || v->activations;
+}
+
+/* A block of moments that share a scale lies in one tensor: libzero's plan refuses sizes with which it does not. */
+static bool may_be_in_8_bits(const options_t *o)
+{
+    enum { BLOCK = 256 };
+    const int64_t head_dim = options_head_dim(&o->model), q = o->model.heads * head_dim;
+    const bool has_bias = o->model.qkv_bias || families[o->model.arch].has_qkv_bias;
+    return o->train.optimizer == ZERO_OPTIMIZER_ADAMW && o->lora.rank == 0 && o->model.dim % BLOCK == 0 &&
+           (!has_bias || (q % BLOCK == 0 && o->model.kv_heads * head_dim % BLOCK == 0)) &&
+           (!o->model.mlp_bias || o->model.ffn_dim % BLOCK == 0);
+}
+
+/* Returns whether the variant is another than all others that are tried, and its settings allow each other. */
+static bool is_possible(const fit_t *fit, const variant_t *v)
+{
+    const options_t *o = &fit->asked;
+    const bool offloads = v->offload != OFFLOAD_NONE,
+               updates_on_host = o->zero.offload_update == ZERO_OFFLOAD_UPDATE_HOST;
+    if (offloads_more(fit, v) &&
+        (!fit->machine.rates.is_gpu || (v->offload == OFFLOAD_ALL && o->zero.gather == GATHER_FP8)))
+        return false;
+    if (v->offload < o->zero.offload || (v->without_keep && o->zero.keep <= 0))
+        return false;
+    if (v->in_backward && (o->zero.update == ZERO_UPDATE_IN_BACKWARD || o->train.optimizer == ZERO_OPTIMIZER_MUON ||
+                           o->train.precision == ZERO_FP16 || (offloads && updates_on_host)))
+        return false;
+    if (v->activations && (!fit->machine.rates.is_gpu || o->model.offload_activations != 0.0))
+        return false;
+    if (v->sequences && (fit->machine.n_ranks == 1 || o->train.sequence_ranks > 1 || v->in_8_bits || v->in_backward))
+        return false;
+    return !v->in_8_bits || may_be_in_8_bits(o);
+}
+
+static options_t options_of(const fit_t *fit, const variant_t *v)
+{
+    options_t o = fit->asked;
+    o.zero.stage = STAGE_AUTO;
+    /* Blocks whose inputs are in host memory recompute everything. */
+    o.model.recompute = v->activations || o.model.offload_activations > 0.0 ? RECOMPUTE_FULL : RECOMPUTE_AUTO;
+    o.model.offload_activations = v->activations ? (double)ZERO_OFFLOAD_AUTO : o.model.offload_activations;
+    o.train.micro_batch = MICRO_BATCH_AUTO;
+    o.zero.keep = v->without_keep ? 0 : o.zero.keep;
+    if (offloads_more(fit, v)) {
+        o.zero.offload = v->offload;
+        o.zero.offload_ratio = o.zero.offload_params_ratio = (double)ZERO_OFFLOAD_AUTO;
+    }
+    if (v->in_backward) {
+        o.zero.update = ZERO_UPDATE_IN_BACKWARD;
+        o.train.grad_clip = 0.0;
+    }
+    if (v->in_8_bits)
+        o.train.optimizer = ZERO_OPTIMIZER_ADAMW8BIT;
+    if (v->sequences) { /* with as many of them in a step */
+        o.train.asked_sequence = SEQUENCE_RANKS_AUTO;
+        o.train.asked_micro = MICRO_BATCH_AUTO;
+        o.train.asked_global = o.train.global_batch;
+    }
+    return o;
+}
+
+/* Returns what of the variant's settings and a choice is not as it was given. What was left auto is no change. */
+static unsigned changes_of(const fit_t *fit, const variant_t *v, const fit_choice_t *given, const fit_choice_t *c)
+{
+    const options_t *o = &fit->asked;
+    const bool offloads = offloads_more(fit, v) && (c->offload_ratio > 0.0 || c->params_ratio > 0.0);
+    const bool recomputes = c->recompute != given->recompute || c->none != given->none || c->light != given->light;
+    return (c->stage != given->stage && o->zero.stage != STAGE_AUTO ? FIT_CHANGES_STAGE : 0u) |
+           (recomputes && o->model.recompute != RECOMPUTE_AUTO ? FIT_CHANGES_RECOMPUTE : 0u) |
+           (c->micro_batch != given->micro_batch && o->train.micro_batch != MICRO_BATCH_AUTO ? FIT_CHANGES_MICRO_BATCH
+                                                                                             : 0u) |
+           (c->keep != given->keep && o->zero.keep != ZERO_KEEP_AUTO ? FIT_CHANGES_KEEP : 0u) |
+           (offloads ? FIT_CHANGES_OFFLOAD : 0u) |
+           (offloads && c->params_ratio > 0.0 ? FIT_CHANGES_OFFLOAD_PARAMS : 0u) |
+           (v->in_backward ? FIT_CHANGES_UPDATE : 0u) |
+           (v->in_backward && o->train.grad_clip != 0.0 ? FIT_CHANGES_CLIP : 0u) |
+           (v->in_8_bits ? FIT_CHANGES_OPTIMIZER : 0u) |
+           (v->activations && c->activations > 0.0 ? FIT_CHANGES_ACTIVATIONS : 0u) |
+           (v->sequences ? FIT_CHANGES_SEQUENCES : 0u);
+}
+
+/* ---- candidates ---- */
+
+typedef struct candidates {
+    fit_advised_t *all;
+    int n;
+} candidates_t;
+
+static zero_status_t add_candidates(const fit_t *fit, const variant_t *v, int64_t sequence_ranks,
+                                    const fit_choice_t *given, const fit_result_t *result, candidates_t *candidates)
+{
+    fit_advised_t *grown = realloc(candidates->all, (size_t)(candidates->n + result->n_points + 1) * sizeof *grown);
+    bool has_smaller = false;
+    if (!grown)
+        return report_rank_error(ZERO_ERROR_MEMORY, "no memory for advice");
+    candidates->all = grown;
+    for (int i = 0; i < result->n_points; i++)
+        has_smaller =
+            has_smaller || (result->points[i].fits && result->points[i].choice.micro_batch <= given->micro_batch);
+    for (int i = 0; i < result->n_points; i++) {
+        const fit_point_t *p = &result->points[i];
+        /* A larger micro-batch is no way out, unless fewer micro-steps spare gradients. */
+        if (p->fits && (p->choice.micro_batch <= given->micro_batch || !has_smaller || offloads_more(fit, v)))
+            grown[candidates->n++] = (fit_advised_t){*p, changes_of(fit, v, given, &p->choice), sequence_ranks};
+    }
+    return ZERO_OK;
+}
+
+/* Takes the least offload_params_ratio with which anything fits. *fits: whether there is one. */
+static zero_status_t set_params_ratio(fit_t *other, bool *fits)
+{
+    double *ratio = &other->asked.zero.offload_params_ratio;
+    const bool is_open = other->asked.zero.offload == OFFLOAD_ALL && *ratio == (double)ZERO_OFFLOAD_AUTO;
+    if (!is_open)
+        return fit_find_whether_any_fits(other, fits);
+    *fits = false;
+    for (int i = 0; i <= FIT_PARAMS_RATIOS && !*fits; i++) {
+        *ratio = (double)i / FIT_PARAMS_RATIOS;
+        ZERO_TRY(fit_find_whether_any_fits(other, fits));
+    }
+    return ZERO_OK;
+}
+
+/* Adds the choices of a variant that fit, on this machine. */
+static zero_status_t collect(const fit_t *fit, const fit_machine_t *machine, const options_t *of, const variant_t *v,
+                             const fit_choice_t *given, candidates_t *candidates)
 {
     fit_t *other;
     fit_result_t result = {0};
-    ZERO_TRY(fit_create(o, &fit->machine, fit->budget, &other));
-    zero_status_t status = fit_solve(other, &result);
-    fit_destroy(other);
-    candidate_t *grown = realloc(candidates->all, (size_t)(candidates->n + result.n_points + 1) * sizeof *grown);
-    if (status == ZERO_OK && !grown)
-        status = report_rank_error(ZERO_ERROR_MEMORY, "no memory for advice");
-    candidates->all = grown ? grown : candidates->all;
-    for (int i = 0; i < result.n_points && status == ZERO_OK; i++) {
-        const fit_point_t *p = &result.points[i];
-        if (!offloads && p->choice.micro_batch <= given->micro_batch && p->bytes < candidates->least_bytes) {
-            candidates->least = p->choice;
-            candidates->least_bytes = p->bytes;
-        }
-        if (p->fits && (offloads || p->choice.micro_batch <= given->micro_batch))
-            candidates->all[candidates->n++] =
-                (candidate_t){*p, changes_of(&p->choice, given, offloads && p->choice.offload_ratio > 0.0)};
+    options_t o = *of;
+    bool fits;
+    if (v->sequences) {
+        ZERO_TRY(fit_choose_sequence_ranks(&o, machine, fit->budget));
+        if (o.train.sequence_ranks == 1)
+            return ZERO_OK;
     }
+    ZERO_TRY(fit_create(&o, machine, fit->budget, &other));
+    other->options.device.type = fit->options.device.type;
+    zero_status_t status = set_params_ratio(other, &fits);
+    if (status == ZERO_OK && fits)
+        status = fit_solve(other, &result);
+    if (status == ZERO_OK && fits)
+        status = add_candidates(fit, v, o.train.sequence_ranks, given, &result, candidates);
     free(result.points);
+    fit_destroy(other);
     return status;
 }
 
-/* Returns whether more can be offloaded than is. */
-static bool can_offload(const fit_t *fit, int offload)
+/* Tries all variants that change the results, or all that do not; more_offload: with more in host memory than is given.
+ */
+static zero_status_t collect_all(const fit_t *fit, const fit_choice_t *given, bool change_results, bool more_offload,
+                                 candidates_t *candidates)
 {
-    return fit->machine.rates.is_gpu && offload > fit->asked.zero.offload &&
-           !(offload == OFFLOAD_ALL && fit->asked.zero.gather == GATHER_FP8);
-}
-
-/* Tries what the settings leave open if stage, recomputation, micro-batch, offload and keep are free. */
-static zero_status_t collect_all(const fit_t *fit, const fit_choice_t *given, candidates_t *candidates)
-{
-    static const int MORE[] = {OFFLOAD_OPTIMIZER, OFFLOAD_ALL};
-    int n_keeps = given->keep > 0 ? 2 : 1;
-    for (int without_keep = 0; without_keep < n_keeps; without_keep++)
-        for (int more = -1; more < 2; more++) { /* -1: as it is given */
-            options_t o = fit->asked;
-            if (more >= 0 && !can_offload(fit, MORE[more]))
-                continue;
-            o.zero.stage = STAGE_AUTO;
-            o.model.recompute = RECOMPUTE_AUTO;
-            o.model.offload_activations = 0.0; /* of blocks that recompute everything */
-            o.train.micro_batch = MICRO_BATCH_AUTO;
-            o.zero.keep = without_keep ? 0 : o.zero.keep;
-            if (more >= 0) {
-                o.zero.offload = MORE[more];
-                o.zero.offload_ratio = o.zero.offload_params_ratio = (double)ZERO_OFFLOAD_AUTO;
-            }
-            ZERO_TRY(collect(fit, &o, given, more >= 0, candidates));
-        }
+    enum { KEEP = 1, BACKWARD = 2, IN_8_BITS = 4, ACTIVATIONS = 8, SEQUENCES = 16, N_SETS = 32 };
+    for (int i = 0; i < 3 * N_SETS; i++) {
+        const variant_t v = {.offload = i / N_SETS,
+                             .without_keep = (i & KEEP) != 0,
+                             .in_backward = (i & BACKWARD) != 0,
+                             .in_8_bits = (i & IN_8_BITS) != 0,
+                             .activations = (i & ACTIVATIONS) != 0,
+                             .sequences = (i & SEQUENCES) != 0};
+        const bool changes_results = v.in_8_bits || v.sequences || (v.in_backward && fit->asked.train.grad_clip != 0.0);
+        if (!is_possible(fit, &v) || changes_results != change_results || takes_more_of_host(fit, &v) != more_offload)
+            continue;
+        const options_t o = options_of(fit, &v);
+        ZERO_TRY(collect(fit, &fit->machine, &o, &v, given, candidates));
+    }
     return ZERO_OK;
 }
+
+/* ---- the pick ---- */
 
 static int n_bits(unsigned changes)
 {
@@ -101,17 +214,27 @@ static int n_bits(unsigned changes)
 
 static int by_time(const void *a, const void *b)
 {
-    const candidate_t *p = a, *q = b;
+    const fit_advised_t *p = a, *q = b;
     if (p->point.time.total != q->point.time.total)
         return p->point.time.total < q->point.time.total ? -1 : 1;
     return n_bits(p->changes) - n_bits(q->changes);
 }
 
+/* Returns the candidate of fewest changes, the fastest of these; NULL: there is none. They are in the order of time. */
+static const fit_advised_t *fewest_changes(const candidates_t *candidates)
+{
+    const fit_advised_t *fewest = NULL;
+    for (int i = 0; i < candidates->n; i++)
+        if (!fewest || n_bits(candidates->all[i].changes) < n_bits(fewest->changes))
+            fewest = &candidates->all[i];
+    return fewest;
+}
+
 /* Returns whether some choice that changes less takes hardly more time. */
-static bool is_needless(const candidates_t *candidates, const candidate_t *c)
+static bool is_needless(const candidates_t *candidates, const fit_advised_t *c)
 {
     for (int j = 0; j < candidates->n; j++) {
-        const candidate_t *other = &candidates->all[j];
+        const fit_advised_t *other = &candidates->all[j];
         bool changes_less = other->changes != c->changes && (other->changes & c->changes) == other->changes;
         if (changes_less && other->point.time.total <= (1.0 + SIMPLER) * c->point.time.total)
             return true;
@@ -119,90 +242,180 @@ static bool is_needless(const candidates_t *candidates, const candidate_t *c)
     return false;
 }
 
-/* Takes the fastest of each set of changes. */
+/* Takes the fastest of each set of changes. The last is the one of fewest, if none before it has as few. */
 static void pick(const candidates_t *candidates, fit_advice_t *advice)
 {
-    unsigned taken[FIT_MOST_ADVICE];
+    const fit_advised_t *fewest = fewest_changes(candidates);
+    bool has_fewest = false;
     for (int i = 0; i < candidates->n && advice->n_points < FIT_MOST_ADVICE; i++) {
-        const candidate_t *c = &candidates->all[i];
+        const fit_advised_t *c = &candidates->all[i];
         bool is_new = !is_needless(candidates, c);
         for (int t = 0; t < advice->n_points; t++)
-            is_new &= c->changes != taken[t];
-        if (!is_new)
+            is_new &= c->changes != advice->points[t].changes;
+        if (!is_new || (advice->n_points + 1 == FIT_MOST_ADVICE && !has_fewest && c->changes != fewest->changes))
             continue;
-        taken[advice->n_points] = c->changes;
-        advice->offloads[advice->n_points] = (c->changes & CHANGES_OFFLOAD) != 0;
-        advice->points[advice->n_points++] = c->point;
+        has_fewest = has_fewest || c->changes == fewest->changes;
+        advice->points[advice->n_points++] = *c;
     }
 }
 
-/* Finds how many times the ranks a choice needs, with the same work for each rank. */
-static zero_status_t find_ranks(const fit_t *fit, const fit_choice_t *choice, fit_advice_t *advice)
+static void sort(candidates_t *candidates)
 {
-    const int n_ranks = fit->machine.n_ranks;
-    for (int n = 2 * n_ranks; n <= MOST_RANKS && advice->n_ranks == 0; n *= 2) {
-        fit_machine_t machine = fit->machine;
-        options_t o = fit->asked;
-        fit_t *other;
-        machine.n_ranks = n;
-        o.train.global_batch *= n / n_ranks;
-        ZERO_TRY(fit_create(&o, &machine, fit->budget, &other));
-        zero_status_t status = fit_evaluate(other, choice, &advice->on_ranks);
-        fit_destroy(other);
-        ZERO_TRY(status);
-        if (advice->on_ranks.fits)
-            advice->n_ranks = n;
+    if (candidates->n > 0)
+        qsort(candidates->all, (size_t)candidates->n, sizeof *candidates->all, by_time);
+}
+
+/* ---- more ranks ---- */
+
+/* Returns the options on n times the ranks, with as much work for each. */
+static options_t on_ranks(const options_t *o, int n, fit_machine_t *machine)
+{
+    options_t more = *o;
+    machine->n_ranks *= n;
+    more.train.global_batch *= n;
+    return more;
+}
+
+/* Finds whether anything fits on n times the ranks. */
+static zero_status_t find_whether_fits(const fit_t *fit, int n, bool *fits)
+{
+    const variant_t least = {.offload = fit->asked.zero.offload, .without_keep = fit->asked.zero.keep > 0};
+    const options_t o = options_of(fit, &least);
+    fit_machine_t machine = fit->machine;
+    const options_t more = on_ranks(&o, n, &machine);
+    fit_t *other;
+    ZERO_TRY(fit_create(&more, &machine, fit->budget, &other));
+    other->options.device.type = fit->options.device.type;
+    zero_status_t status = fit_find_whether_any_fits(other, fits);
+    fit_destroy(other);
+    return status;
+}
+
+/* Finds the least number of times the ranks with which anything fits; 0: none. One after the other, since padding of
+ * shards depends on the number, unless not even the most are enough. */
+static zero_status_t find_times(const fit_t *fit, int *times)
+{
+    const bool is_ordered = fit->machine.rates.is_gpu && fit->asked.zero.reduction != REDUCTION_NCCL;
+    const int most = (is_ordered ? FIT_MOST_ORDERED_GPUS : MOST_RANKS) / fit->machine.n_ranks;
+    bool fits = false;
+    *times = 0;
+    if (most > 1)
+        ZERO_TRY(find_whether_fits(fit, most, &fits));
+    if (!fits)
+        return ZERO_OK;
+    fits = false;
+    for (int n = 2; n <= most && !fits; n++) {
+        ZERO_TRY(find_whether_fits(fit, n, &fits));
+        *times = n;
     }
     return ZERO_OK;
 }
 
-zero_status_t fit_advise(const fit_t *fit, const fit_point_t *given, fit_advice_t *advice)
+/* Finds what changes least on n times the ranks: nothing, if the given choice fits there. */
+static zero_status_t find_on_ranks(const fit_t *fit, const fit_choice_t *given, int n, fit_advice_t *advice)
 {
-    candidates_t candidates = {.least_bytes = UINT64_MAX};
-    *advice = (fit_advice_t){0};
-    zero_status_t status = collect_all(fit, &given->choice, &candidates);
-    if (status == ZERO_OK) {
-        if (candidates.n > 0)
-            qsort(candidates.all, (size_t)candidates.n, sizeof *candidates.all, by_time);
-        pick(&candidates, advice);
-        status = find_ranks(fit, &given->choice, advice);
+    candidates_t candidates = {0};
+    fit_machine_t machine = fit->machine;
+    options_t as_given = on_ranks(&fit->asked, n, &machine);
+    fit_t *other;
+    ZERO_TRY(fit_create(&as_given, &machine, fit->budget, &other));
+    other->options.device.type = fit->options.device.type;
+    zero_status_t status = fit_evaluate(other, given, &advice->on_ranks.point);
+    fit_destroy(other);
+    advice->on_ranks.changes = 0;
+    for (int without_keep = 0; without_keep <= 1 && status == ZERO_OK && !advice->on_ranks.point.fits; without_keep++) {
+        const variant_t v = {.offload = fit->asked.zero.offload, .without_keep = without_keep};
+        fit_machine_t larger = fit->machine;
+        const options_t o = options_of(fit, &v), more = on_ranks(&o, n, &larger);
+        if (is_possible(fit, &v))
+            status = collect(fit, &larger, &more, &v, given, &candidates);
     }
-    if (status == ZERO_OK && candidates.least_bytes < UINT64_MAX && advice->n_ranks != 2 * fit->machine.n_ranks) {
-        fit_advice_t least = {0};
-        candidates.least.stage = 3; /* on more ranks that takes least */
-        status = find_ranks(fit, &candidates.least, &least);
-        if (least.n_ranks > 0 && (advice->n_ranks == 0 || least.n_ranks < advice->n_ranks)) {
-            advice->n_ranks = least.n_ranks;
-            advice->on_ranks = least.on_ranks;
-        }
-    }
+    sort(&candidates);
+    if (candidates.n > 0)
+        advice->on_ranks = *fewest_changes(&candidates);
+    bool is_needed = status == ZERO_OK && advice->on_ranks.point.fits;
+    for (int i = 0; i < advice->n_points; i++)
+        is_needed &= (advice->points[i].changes & ~advice->on_ranks.changes) != 0;
+    advice->n_ranks = is_needed ? machine.n_ranks : 0;
     free(candidates.all);
     return status;
 }
 
-/* Writes a change as options of the command line: "--set model.recompute=light". global_batch: of a step with it. */
-static void describe_change(const fit_t *fit, const fit_choice_t *given, const fit_point_t *point, bool offloads,
-                            int64_t global_batch, char *text, size_t n_bytes)
+/* ---- all of it ---- */
+
+/* Looks for one change that changes the results: first without more offload. */
+static zero_status_t find_other(const fit_t *fit, const fit_choice_t *given, fit_advice_t *advice)
 {
-    const bool sets_global = global_batch != fit->asked.train.global_batch && fit->asked.train.asked_global > 0;
-    const fit_choice_t *c = &point->choice;
+    candidates_t candidates = {0};
+    zero_status_t status = collect_all(fit, given, true, false, &candidates);
+    if (status == ZERO_OK && candidates.n == 0 && advice->n_points == 0)
+        status = collect_all(fit, given, true, true, &candidates);
+    sort(&candidates);
+    if (status == ZERO_OK && candidates.n > 0)
+        advice->other = *fewest_changes(&candidates);
+    free(candidates.all);
+    return status;
+}
+
+zero_status_t fit_advise(const fit_t *fit, const fit_point_t *given, fit_advice_t *advice)
+{
+    candidates_t candidates = {0};
+    int times = 0;
+    *advice = (fit_advice_t){0};
+    zero_status_t status = collect_all(fit, &given->choice, false, false, &candidates);
+    const bool fits_without = candidates.n > 0;
+    if (status == ZERO_OK)
+        status = collect_all(fit, &given->choice, false, true, &candidates);
+    sort(&candidates);
+    pick(&candidates, advice);
+    free(candidates.all);
+    if (status == ZERO_OK && !fits_without)
+        status = find_other(fit, &given->choice, advice);
+    if (status == ZERO_OK)
+        status = find_times(fit, &times);
+    return status == ZERO_OK && times > 0 ? find_on_ranks(fit, &given->choice, times, advice) : status;
+}
+
+/* ---- as text ---- */
+
+/* Writes changes as options of the command line: "--set model.recompute=light". global_batch: of a step with them. */
+static void describe_changes(const fit_t *fit, const fit_advised_t *advised, int64_t global_batch, char *text,
+                             size_t n_bytes)
+{
+    const options_t *o = &fit->asked;
+    const fit_choice_t *c = &advised->point.choice;
+    const unsigned changes = advised->changes;
+    const bool sets_global = (global_batch != o->train.global_batch && o->train.asked_global > 0) ||
+                             (changes & FIT_CHANGES_SEQUENCES && o->train.asked_global == 0);
     size_t n = 0;
     text[0] = 0;
 #define APPEND(...) n += n < n_bytes ? (size_t)snprintf(text + n, n_bytes - n, __VA_ARGS__) : 0
-    if (c->stage != given->stage)
+    if (changes & FIT_CHANGES_STAGE)
         APPEND(" --set zero.stage=%d", c->stage);
-    if (changes_of(c, given, false) & CHANGES_RECOMPUTE)
-        APPEND(" --set model.recompute=%s", fit_recompute_setting(c));
-    if (c->micro_batch != given->micro_batch)
+    if (changes & FIT_CHANGES_RECOMPUTE)
+        APPEND(" --set model.recompute=%s%s", fit_recompute_setting(c),
+               c->keep_attention && !o->model.keep_attention ? " --set model.keep_attention=true" : "");
+    if (changes & FIT_CHANGES_ACTIVATIONS)
+        APPEND(" --set model.offload_activations=auto");
+    if (changes & FIT_CHANGES_SEQUENCES)
+        APPEND(" --set train.sequence_ranks=%" PRId64, advised->sequence_ranks);
+    if (changes & FIT_CHANGES_MICRO_BATCH)
         APPEND(" --set train.micro_batch=%" PRId64, c->micro_batch);
-    if (c->micro_batch != given->micro_batch || sets_global)
+    if (changes & FIT_CHANGES_MICRO_BATCH || sets_global)
         APPEND(" --set train.global_batch=%" PRId64, global_batch);
-    if (c->keep != given->keep)
+    if (changes & FIT_CHANGES_KEEP)
         APPEND(" --set zero.keep=%" PRId64, c->keep);
-    if (offloads)
-        APPEND(" --set zero.offload=%s --set zero.offload_ratio=auto", c->params_ratio > 0.0 ? "all" : "optimizer");
-    if (offloads && c->params_ratio > 0.0)
+    if (changes & FIT_CHANGES_OFFLOAD)
+        APPEND(" --set zero.offload=%s --set zero.offload_ratio=auto",
+               changes & FIT_CHANGES_OFFLOAD_PARAMS ? "all" : "optimizer");
+    if (changes & FIT_CHANGES_OFFLOAD_PARAMS)
         APPEND(" --set zero.offload_params_ratio=auto");
+    if (changes & FIT_CHANGES_UPDATE)
+        APPEND(" --set zero.update=backward");
+    if (changes & FIT_CHANGES_CLIP)
+        APPEND(" --set train.grad_clip=0");
+    if (changes & FIT_CHANGES_OPTIMIZER)
+        APPEND(" --set train.optimizer=adamw8bit");
 #undef APPEND
 }
 
@@ -224,36 +437,44 @@ void fit_report_memory(const zero_memory_t *memory, bool is_own)
     }
 }
 
-static void report_ranks(const fit_t *fit, const fit_point_t *given, const fit_advice_t *advice, fit_unit_t unit)
+/* what: the beginning of the line. */
+static void report_advised(const fit_t *fit, const fit_point_t *given, const char *what, const fit_advised_t *advised)
 {
-    const fit_point_t *p = &advice->on_ranks;
-    const int64_t global_batch = fit->asked.train.global_batch * advice->n_ranks / fit->machine.n_ranks;
-    char change[512];
-    describe_change(fit, &given->choice, p, false, global_batch, change, sizeof change);
-    report("%s %d ranks%s%s: %.2f %s each, predicted %.4g ms a step of %" PRId64 " sequences",
-           advice->n_points == 0 ? "what would fit:" : "or", advice->n_ranks, change[0] ? " with" : "", change,
-           (double)p->bytes / unit.bytes, unit.name, p->time.total, global_batch);
+    const fit_point_t *p = &advised->point;
+    const fit_unit_t unit = fit_unit_of(given->bytes);
+    char changes[512];
+    describe_changes(fit, advised, fit->asked.train.global_batch, changes, sizeof changes);
+    report("%s%s: %.2f %s, predicted %.4g ms a step (%+.1f%%)", what, changes, (double)p->bytes / unit.bytes, unit.name,
+           p->time.total, 100.0 * (p->time.total / given->time.total - 1.0));
+}
+
+static void report_ranks(const fit_t *fit, const fit_point_t *given, const fit_advice_t *advice, const char *what)
+{
+    const fit_point_t *p = &advice->on_ranks.point;
+    const fit_unit_t unit = fit_unit_of(given->bytes);
+    const int64_t global_batch = fit->asked.train.global_batch * (advice->n_ranks / fit->machine.n_ranks);
+    char changes[512];
+    describe_changes(fit, &advice->on_ranks, global_batch, changes, sizeof changes);
+    report("%s %d ranks%s%s: %.2f %s each, predicted %.4g ms a step of %" PRId64 " sequences", what, advice->n_ranks,
+           changes[0] ? " with" : "", changes, (double)p->bytes / unit.bytes, unit.name, p->time.total, global_batch);
 }
 
 zero_status_t fit_refuse(const fit_t *fit, const fit_point_t *given)
 {
+    static const char first[] = "what would fit:", next[] = "or";
     fit_advice_t advice;
-    char change[512];
     fit_unit_t unit = fit_unit_of(given->bytes);
     ZERO_TRY(fit_advise(fit, given, &advice));
     report("this does not fit; each rank would hold");
     fit_report_memory(&given->memory, false);
-    for (int i = 0; i < advice.n_points; i++) {
-        const fit_point_t *p = &advice.points[i];
-        describe_change(fit, &given->choice, p, advice.offloads[i], fit->asked.train.global_batch, change,
-                        sizeof change);
-        report("%s%s: %.2f %s, predicted %.4g ms a step (%+.1f%%)", i == 0 ? "what would fit:" : "or", change,
-               (double)p->bytes / unit.bytes, unit.name, p->time.total,
-               100.0 * (p->time.total / given->time.total - 1.0));
-    }
+    for (int i = 0; i < advice.n_points; i++)
+        report_advised(fit, given, i == 0 ? first : next, &advice.points[i]);
+    int n_changes = advice.n_points;
+    if (advice.other.changes)
+        report_advised(fit, given, n_changes++ == 0 ? "what would fit, with other results:" : "or, with other results:",
+                       &advice.other);
     if (advice.n_ranks > 0)
-        report_ranks(fit, given, &advice, unit);
-    const int n_changes = advice.n_points + (advice.n_ranks > 0);
+        report_ranks(fit, given, &advice, n_changes++ == 0 ? first : next);
     char host[200] = "";
     if (given->memory.pinned_bytes > fit->host_budget)
         snprintf(host, sizeof host,

@@ -9,8 +9,8 @@
 
 #include "train/options/options.h"
 #include "train/planning/advice.h"
-#include "train/planning/rates_cache.h"
 #include "train/planning/show_fit.h"
+#include "train/rates/rates_cache.h"
 #include "train/report/report.h"
 
 /* Finds the least of the ranks' numbers. A double holds bytes exactly up to 2^53. [collective] */
@@ -95,6 +95,8 @@ void fit_describe_point(const options_t *asked, const fit_point_t *point, uint64
 #define APPEND(...) n += n < n_bytes ? (size_t)snprintf(text + n, n_bytes - n, __VA_ARGS__) : 0
     if (fit_is_mixed(c))
         APPEND(" (full+light+none)");
+    if (c->keep_attention && !asked->model.keep_attention)
+        APPEND(", keep_attention");
     APPEND(", micro_batch %" PRId64, c->micro_batch);
     if (offloads && asked->zero.offload_ratio == (double)ZERO_OFFLOAD_AUTO)
         APPEND(", offload_ratio %.4g", c->offload_ratio);
@@ -152,7 +154,8 @@ static bool keep_is_auto(const options_t *o)
 
 bool fit_leaves_open(const options_t *o)
 {
-    return options_have_auto(o) || activations_are_auto(o) || ratio_is_auto(o) || params_are_auto(o) || keep_is_auto(o);
+    return o->train.asked_sequence == SEQUENCE_RANKS_AUTO || options_have_auto(o) || activations_are_auto(o) ||
+           ratio_is_auto(o) || params_are_auto(o) || keep_is_auto(o);
 }
 
 /* Returns whether libzero can decide all that is open. It does not know of a limit, and it decides one after the other.
@@ -161,7 +164,8 @@ static bool is_left_to_libzero(const options_t *o)
 {
     bool offload_is_auto = ratio_is_auto(o) || params_are_auto(o);
     bool libzero_can = o->device.memory == 0.0 && !(offload_is_auto && keep_is_auto(o));
-    return !options_have_auto(o) && !activations_are_auto(o) && (libzero_can || !fit_leaves_open(o));
+    return o->train.asked_sequence != SEQUENCE_RANKS_AUTO && !options_have_auto(o) && !activations_are_auto(o) &&
+           (libzero_can || !fit_leaves_open(o));
 }
 
 /* Leaves to libzero what it finds in smaller steps: with all else as chosen, the least offload is the fastest, unless
@@ -184,16 +188,29 @@ static zero_status_t take_rank_0s(zero_comm_t *comm, options_t *o, fit_point_t *
     return ZERO_OK;
 }
 
+/* Only the number travels, so that a rank with other settings is found as ever. */
+static zero_status_t take_rank_0s_sequence(zero_comm_t *comm, options_t *o)
+{
+    int64_t n = o->train.sequence_ranks;
+    if (o->train.asked_sequence != SEQUENCE_RANKS_AUTO)
+        return ZERO_OK;
+    ZERO_TRY(zero_comm_broadcast(comm, &n, sizeof n, 0));
+    report("auto: sequence_ranks %" PRId64, n);
+    return n == o->train.sequence_ranks ? ZERO_OK : fit_set_sequence_ranks(o, n, zero_comm_size(comm));
+}
+
 static zero_status_t choose_on(options_t *o, zero_comm_t *comm, const zero_device_t *device)
 {
     uint64_t available;
     fit_machine_t machine;
     fit_point_t chosen;
     char text[256];
-    const options_t asked = *o;
     ZERO_TRY(find_machine(o, comm, device, &machine));
     ZERO_TRY(fit_find_available(comm, device, &available));
     uint64_t budget = fit_limited(&o->device, zero_bytes_to_plan(available));
+    ZERO_TRY(report_agree(comm, fit_choose_sequence_ranks(o, &machine, budget)));
+    ZERO_TRY(report_agree(comm, take_rank_0s_sequence(comm, o)));
+    const options_t asked = *o;
     ZERO_TRY(report_agree(comm, fit_choose(o, &machine, budget, &chosen)));
     ZERO_TRY(take_rank_0s(comm, o, &chosen));
     fit_describe_point(&asked, &chosen, budget, text, sizeof text);

@@ -29,6 +29,7 @@ void fit_apply(const fit_choice_t *choice, options_t *options)
     options->zero.offload_params_ratio = choice->params_ratio;
     options->model.offload_activations = choice->activations;
     options->zero.keep = choice->keep;
+    options->model.keep_attention = choice->keep_attention;
 }
 
 fit_choice_t fit_choice_of(const options_t *options)
@@ -41,7 +42,8 @@ fit_choice_t fit_choice_of(const options_t *options)
                           .offload_ratio = options->zero.offload_ratio,
                           .params_ratio = options->zero.offload_params_ratio,
                           .activations = options->model.offload_activations,
-                          .keep = options->zero.keep};
+                          .keep = options->zero.keep,
+                          .keep_attention = options->model.keep_attention};
 }
 
 zero_status_t fit_create(const options_t *options, const fit_machine_t *machine, uint64_t budget, fit_t **fit)

@@ -13,6 +13,9 @@
 #define FIT_TIE 0.005
 /* offload_ratio = auto is tried in steps of 1 / this, up to the most that the host's memory allows. */
 #define FIT_RATIOS 32
+#define FIT_PARAMS_RATIOS 8 /* offload_params_ratio = auto is tried in steps of 1 / this */
+
+#define FIT_MOST_ORDERED_GPUS 256 /* libzero's limit, unless NCCL sums */
 
 typedef struct fit_choice {
     int stage, recompute;
@@ -22,6 +25,7 @@ typedef struct fit_choice {
     double params_ratio;  /* [zero] offload_params_ratio; 0: none, or offload is not all */
     double activations;   /* [model] offload_activations */
     int64_t keep;
+    bool keep_attention; /* of [model] */
 } fit_choice_t;
 
 /* What a choice takes. */

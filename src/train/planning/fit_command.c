@@ -9,8 +9,8 @@
 #include "train/options/options.h"
 #include "train/planning/advice.h"
 #include "train/planning/auto_settings.h"
-#include "train/planning/rates_cache.h"
 #include "train/planning/show_fit.h"
+#include "train/rates/rates_cache.h"
 #include "train/report/report.h"
 
 /* ---- fit json ---- */
@@ -32,15 +32,15 @@ static json_t *time_json(const fit_time_t *t)
 
 static json_t *point_json(const fit_t *fit, const fit_point_t *p)
 {
-    return json_pack("{s:i, s:s, s:I, s:I, s:I, s:f, s:f, s:f, s:I, s:I, s:I, s:f, s:f, s:b, s:b, s:o, s:o}", "stage",
-                     p->choice.stage, "recompute", fit_recompute_name(p->choice.recompute), "recompute_none",
-                     (json_int_t)p->choice.none, "recompute_light", (json_int_t)p->choice.light, "micro_batch",
-                     (json_int_t)p->choice.micro_batch, "offload_ratio", p->choice.offload_ratio,
-                     "offload_params_ratio", p->choice.params_ratio, "offload_activations", p->choice.activations,
-                     "keep", (json_int_t)p->choice.keep, "bytes", (json_int_t)p->bytes, "pinned_bytes",
-                     (json_int_t)p->memory.pinned_bytes, "ms", p->time.total, "tokens_per_s", fit_tokens_per_s(fit, p),
-                     "fits", (int)p->fits, "frontier", (int)p->is_on_frontier, "memory", fit_memory_json(&p->memory),
-                     "time", time_json(&p->time));
+    return json_pack("{s:i, s:s, s:I, s:I, s:b, s:I, s:f, s:f, s:f, s:I, s:I, s:I, s:f, s:f, s:b, s:b, s:o, s:o}",
+                     "stage", p->choice.stage, "recompute", fit_recompute_name(p->choice.recompute), "recompute_none",
+                     (json_int_t)p->choice.none, "recompute_light", (json_int_t)p->choice.light, "keep_attention",
+                     (int)p->choice.keep_attention, "micro_batch", (json_int_t)p->choice.micro_batch, "offload_ratio",
+                     p->choice.offload_ratio, "offload_params_ratio", p->choice.params_ratio, "offload_activations",
+                     p->choice.activations, "keep", (json_int_t)p->choice.keep, "bytes", (json_int_t)p->bytes,
+                     "pinned_bytes", (json_int_t)p->memory.pinned_bytes, "ms", p->time.total, "tokens_per_s",
+                     fit_tokens_per_s(fit, p), "fits", (int)p->fits, "frontier", (int)p->is_on_frontier, "memory",
+                     fit_memory_json(&p->memory), "time", time_json(&p->time));
 }
 
 zero_status_t fit_print_json(FILE *file, const fit_report_t *report)
@@ -71,7 +71,6 @@ zero_status_t fit_print_json(FILE *file, const fit_report_t *report)
 /* ---- fit command ---- */
 
 #define GPUS_OF_A_HOST 8
-#define MOST_ORDERED_GPUS 256 /* libzero's limit, unless NCCL sums */
 
 /* Whose memory and speed are asked for. */
 typedef struct target {
@@ -141,9 +140,9 @@ static zero_status_t choose_target(options_t *o, zero_comm_t *comm, target_t *ta
     bool on_gpu = describes_gpu || type != ZERO_DEVICE_CPU;
     o->device.type = on_gpu ? ZERO_DEVICE_CUDA : ZERO_DEVICE_CPU;
     target->machine.n_ranks = o->fit.gpus > 0 ? (int)o->fit.gpus : zero_comm_size(comm);
-    if (on_gpu && target->machine.n_ranks > MOST_ORDERED_GPUS && o->zero.reduction != REDUCTION_NCCL)
+    if (on_gpu && target->machine.n_ranks > FIT_MOST_ORDERED_GPUS && o->zero.reduction != REDUCTION_NCCL)
         return report_error(ZERO_ERROR_USAGE, "--gpus: more than %d GPUs need [zero] reduction = nccl",
-                            MOST_ORDERED_GPUS);
+                            FIT_MOST_ORDERED_GPUS);
     return on_gpu ? choose_gpu(o, comm, !describes_gpu, target) : choose_cpu(o, comm, target);
 }
 
@@ -152,7 +151,7 @@ static void fix_batch(options_t *o, int n_ranks)
 {
     int64_t micro = o->fit.file_micro_batch > 0 ? o->fit.file_micro_batch : 8;
     if (o->train.global_batch == 0 && o->train.micro_batch == MICRO_BATCH_AUTO)
-        o->train.global_batch = micro * n_ranks;
+        o->train.global_batch = micro * options_n_groups(&o->train, n_ranks);
 }
 
 static zero_status_t show(const options_t *o, fit_report_t *report)
@@ -178,7 +177,9 @@ zero_status_t fit_command(options_t *o, zero_comm_t *comm)
     ZERO_TRY(choose_target(o, comm, &target));
     fix_batch(o, target.machine.n_ranks);
     ZERO_TRY(options_resolve(o, target.machine.n_ranks));
-    ZERO_TRY(fit_create(o, &target.machine, fit_limited(&o->device, zero_bytes_to_plan(target.available)), &fit));
+    const uint64_t budget = fit_limited(&o->device, zero_bytes_to_plan(target.available));
+    ZERO_TRY(fit_choose_sequence_ranks(o, &target.machine, budget));
+    ZERO_TRY(fit_create(o, &target.machine, budget, &fit));
     zero_status_t status = fit_solve(fit, &result);
     fit_report_t report = {.fit = fit, .result = &result, .available = target.available};
     if (status == ZERO_OK)

@@ -3,7 +3,7 @@
 #define ZEROTRAIN_FIT_FIT_COMMAND_H
 
 #include "train/options/options.h"
-#include "train/planning/rates.h"
+#include "train/rates/rates.h"
 
 /* Prints the settings with which a step is predicted to be fastest, on rank 0. Opens no GPU. Returns ZERO_ERROR_MEMORY
  * if none fits. */

@@ -220,11 +220,12 @@ static json_t *choice_json(const plan_report_t *report)
     const fit_choice_t *c = &report->choice.point.choice;
     if (!report->choice.is_made)
         return json_null();
-    return json_pack("{s:i, s:s, s:I, s:I, s:I, s:f, s:I, s:I, s:I, s:f}", "stage", c->stage, "recompute",
+    return json_pack("{s:i, s:s, s:I, s:I, s:b, s:I, s:f, s:I, s:I, s:I, s:f}", "stage", c->stage, "recompute",
                      fit_recompute_name(c->recompute), "recompute_none", (json_int_t)c->none, "recompute_light",
-                     (json_int_t)c->light, "micro_batch", (json_int_t)c->micro_batch, "offload_ratio", c->offload_ratio,
-                     "keep", (json_int_t)c->keep, "bytes", (json_int_t)report->choice.point.bytes, "budget_bytes",
-                     (json_int_t)report->choice.budget, "ms", report->choice.point.time.total);
+                     (json_int_t)c->light, "keep_attention", (int)c->keep_attention, "micro_batch",
+                     (json_int_t)c->micro_batch, "offload_ratio", c->offload_ratio, "keep", (json_int_t)c->keep,
+                     "bytes", (json_int_t)report->choice.point.bytes, "budget_bytes", (json_int_t)report->choice.budget,
+                     "ms", report->choice.point.time.total);
 }
 
 zero_status_t plan_print_json(const plan_report_t *report)
@@ -237,12 +238,13 @@ zero_status_t plan_print_json(const plan_report_t *report)
     json_t *room = report->room == PLAN_ROOM_UNKNOWN ? json_null() : json_integer((json_int_t)report->room);
     json_t *set = o->zero.stage == STAGE_AUTO ? json_null() : json_integer(o->zero.stage);
     json_t *all = json_pack(
-        "{s:i, s:i, s:I, s:s, s:s, s:o, s:o, s:o, s:I, s:o, s:{s:I, s:I, s:I}}", "ranks", report->ranks.n, "hosts",
-        report->ranks.n_hosts, "parameters", (json_int_t)report->n_params, "precision",
-        zero_dtype_name((zero_dtype_t)o->train.precision), "device", on_gpus ? "gpu" : "cpu", "stage", set, "chosen",
-        choice_json(report), "available", room, "beside_the_plan", on_gpus ? (json_int_t)FIT_CUDA_BYTES : (json_int_t)0,
-        "stages", stages, "checkpoint", "bytes", (json_int_t)report->checkpoint_bytes, "keep",
-        (json_int_t)o->checkpoint.keep, "copy_of_each_rank", (json_int_t)plan_save_copy_bytes(report));
+        "{s:i, s:i, s:I, s:I, s:s, s:s, s:o, s:o, s:o, s:I, s:o, s:{s:I, s:I, s:I}}", "ranks", report->ranks.n, "hosts",
+        report->ranks.n_hosts, "sequence_ranks", (json_int_t)options_sequence_ranks(&o->train), "parameters",
+        (json_int_t)report->n_params, "precision", zero_dtype_name((zero_dtype_t)o->train.precision), "device",
+        on_gpus ? "gpu" : "cpu", "stage", set, "chosen", choice_json(report), "available", room, "beside_the_plan",
+        on_gpus ? (json_int_t)FIT_CUDA_BYTES : (json_int_t)0, "stages", stages, "checkpoint", "bytes",
+        (json_int_t)report->checkpoint_bytes, "keep", (json_int_t)o->checkpoint.keep, "copy_of_each_rank",
+        (json_int_t)plan_save_copy_bytes(report));
     int failed = all ? json_dumpf(all, stdout, JSON_INDENT(1)) : -1;
     json_decref(all);
     if (failed)

@@ -25,12 +25,20 @@ void plan_add_stash(plan_report_t *report)
     }
 }
 
+void plan_add_exchanges(const model_t *model, plan_report_t *report)
+{
+    const options_t *o = report->options;
+    const uint64_t n = (uint64_t)options_micro_steps(&o->train, report->ranks.n);
+    for (int stage = 0; stage < PLAN_N_STAGES; stage++)
+        report->traffic.most_local[stage] += n * sequence_exchanged_bytes(model);
+}
+
 uint64_t plan_save_copy_bytes(const plan_report_t *report)
 {
     const options_t *o = report->options;
     bool copies = o->checkpoint.async && (o->checkpoint.dir[0] || o->checkpoint.memory_every > 0);
     uint64_t n = (uint64_t)report->ranks.n;
-    return copies ? 3 * sizeof(float) * ((report->n_params + n - 1) / n) : 0;
+    return copies ? 3 * sizeof(float) * ((report->n_saved + n - 1) / n) : 0;
 }
 
 /* ---- plan bytes ---- */
@@ -66,9 +74,12 @@ static void print_memory(const plan_report_t *report)
     if (options->zero.stage != STAGE_AUTO)
         snprintf(set, sizeof set, "%lld", (long long)options->zero.stage);
     bool on_gpus = options->device.type != ZERO_DEVICE_CPU, hosts = plans[1].pinned_bytes > report->stash_bytes;
-    printf("bytes held by each of %d rank%s, %.2fM parameters, %s, on %s; [zero] stage is %s%s\n", report->ranks.n,
+    char shared[64] = "";
+    if (options_sequence_ranks(&options->train) > 1)
+        snprintf(shared, sizeof shared, "; %lld ranks share each sequence", (long long)options->train.sequence_ranks);
+    printf("bytes held by each of %d rank%s, %.2fM parameters, %s, on %s; [zero] stage is %s%s%s\n", report->ranks.n,
            report->ranks.n == 1 ? "" : "s", (double)report->n_params * 1e-6,
-           zero_dtype_name((zero_dtype_t)options->train.precision), on_gpus ? "GPUs" : "the CPU", set,
+           zero_dtype_name((zero_dtype_t)options->train.precision), on_gpus ? "GPUs" : "the CPU", set, shared,
            options_are_forward_only(options) ? "; forward only" : "");
     printf("%-20s %15s %15s %15s %15s\n", "", "stage 0", "stage 1", "stage 2", "stage 3");
     for (int c = 0; c < ZERO_MEMORY_N_CATEGORIES; c++) {

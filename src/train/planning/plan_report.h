@@ -35,6 +35,7 @@ typedef struct plan_report {
     const options_t *asked;   /* as given */
     plan_choice_t choice;
     plan_ranks_t ranks;
+    uint64_t n_saved; /* parameters that checkpoints have: of adapters theirs */
     uint64_t n_params;
     /* The plans of all stages: at the least that the device can hold, with nothing offloaded, with all blocks kept. */
     zero_memory_t least[PLAN_N_STAGES], without[PLAN_N_STAGES], kept[PLAN_N_STAGES];
@@ -46,6 +47,8 @@ typedef struct plan_report {
 
 /* Adds the stash's bytes, which leave and come back in each micro-step, to what each rank copies. */
 void plan_add_stash(plan_report_t *report);
+/* Adds what ranks that share sequences exchange in a step. */
+void plan_add_exchanges(const model_t *model, plan_report_t *report);
 /* What a rank copies to host memory while a checkpoint is written: 12 bytes for each element that it owns. 0: nothing.
  */
 uint64_t plan_save_copy_bytes(const plan_report_t *report);

@@ -186,21 +186,35 @@ static void keep_faster(search_t *s, fit_group_t *group, int i, const fit_varian
     s->best_ms = fmin(s->best_ms, ms);
 }
 
+/* Returns whether a mix may be left out, as it takes so many milliseconds at least. */
+static bool is_too_slow(const search_t *s, const fit_group_t *group, double ms)
+{
+    return group->is_mix && ms > s->best_ms * (1.0 + FIT_TIE);
+}
+
 /* Tries a mix with every ratio. With all kept, more offload frees memory that nothing uses; and a mix that is too slow
  * even with all kept is so with more offload, too. */
 static void try_mix(search_t *s, fit_group_t *group, fit_variant_t variant)
 {
     uint64_t bytes = bytes_of_mix(&s->mixes, variant.blocks);
+    fit_passes_t passes;
     variant.activation_bytes = (double)bytes;
+    variant.keep = keep_of(s, s->most_keep);
+    const fit_time_t resident = fit_resident_time(&s->work, &variant, &passes);
+    if (is_too_slow(s, group, resident.total))
+        return;
     for (int i = 0; i < group->n; i++) {
         uint64_t needed = s->ratio_bytes[i] + bytes;
         if (needed > s->fit->budget)
             continue;
         variant.offload_ratio = ratio_of(s, i);
         variant.keep = keep_of(s, s->most_keep);
-        double ms = fit_work_time(&s->work, &variant).total;
-        if (group->is_mix && s->rises && ms > s->best_ms * (1.0 + FIT_TIE))
-            return;
+        double ms = fit_add_offload(&s->work, &variant, passes, resident).total;
+        if (is_too_slow(s, group, ms)) {
+            if (s->rises)
+                return;
+            continue;
+        }
         int64_t kept = keep_within(s, s->fit->budget - needed);
         if (kept < s->most_keep) {
             variant.keep = kept;

@@ -4,6 +4,7 @@
 #include <math.h>
 #include <string.h>
 
+#include "train/options/families.h"
 #include "train/report/output_file.h"
 #include "train/report/report.h"
 
@@ -63,7 +64,7 @@ static void print_machine(FILE *file, const fit_report_t *report)
     const fit_t *fit = report->fit;
     const options_t *o = &fit->asked;
     const char *devices = fit->machine.rates.is_gpu ? "GPU" : "rank";
-    fprintf(file, "%s of %.2fM parameters, %s%s, on %d %s%s (%s)\n", fit->model.ops->name,
+    fprintf(file, "%s of %.2fM parameters, %s%s, on %d %s%s (%s)\n", families[fit->model.options->model.arch].title,
             (double)zero_model_n_params(fit->model.declaration) * 1e-6,
             zero_dtype_name((zero_dtype_t)o->train.precision), o->train.fp8 == FP8_NONE ? "" : " and fp8",
             fit->machine.n_ranks, devices, fit->machine.n_ranks == 1 ? "" : "s", fit->machine.rates.title);
@@ -72,14 +73,17 @@ static void print_machine(FILE *file, const fit_report_t *report)
                 fit->machine.ranks_per_host, fit->machine.rates.network * 1e-9);
     fprintf(file, "a plan may take %.2f of a %s's %.2f GiB\n", (double)fit->budget / 0x1p30, devices,
             (double)report->available / 0x1p30);
-    if (o->zero.offload != OFFLOAD_NONE && fit->machine.rates.is_gpu) {
+    if ((o->zero.offload != OFFLOAD_NONE || o->model.offload_activations != 0.0) && fit->machine.rates.is_gpu) {
         if (fit->host_budget == FIT_HOST_UNKNOWN)
             fprintf(file, "and any host memory for offload: say what a host has with --host-memory SIZE\n");
         else
             fprintf(file, "and %.2f GiB of host memory for offload\n", (double)fit->host_budget / 0x1p30);
     }
-    fprintf(file, "a step: %lld sequences of %lld tokens\n\n", (long long)o->train.global_batch,
+    fprintf(file, "a step: %lld sequences of %lld tokens", (long long)o->train.global_batch,
             (long long)o->model.seq_len);
+    if (options_sequence_ranks(&o->train) > 1)
+        fprintf(file, ", each of which %lld %ss share", (long long)o->train.sequence_ranks, devices);
+    fprintf(file, "\n\n");
 }
 
 static void print_point(FILE *file, const fit_t *fit, const fit_point_t *p, char mark)
@@ -89,11 +93,14 @@ static void print_point(FILE *file, const fit_t *fit, const fit_point_t *p, char
     fit_describe_recompute(&p->choice, fit->asked.model.layers, recompute);
     fprintf(file, "%c %8.2f %s %10.1f ms %10.0f %6d %9s %11lld %9d", mark, (double)p->bytes / unit.bytes, unit.name,
             p->time.total, fit_tokens_per_s(fit, p), p->choice.stage, recompute, (long long)p->choice.micro_batch,
-            (int)(fit->asked.train.global_batch / (p->choice.micro_batch * fit->machine.n_ranks)));
+            (int)(fit->asked.train.global_batch /
+                  (p->choice.micro_batch * options_n_groups(&fit->asked.train, fit->machine.n_ranks))));
     if (fit->asked.zero.offload != OFFLOAD_NONE)
         fprintf(file, " %8.2f", p->choice.offload_ratio);
     if (fit->asked.zero.offload == OFFLOAD_ALL)
         fprintf(file, " %7.2f", p->choice.params_ratio);
+    if (fit->asked.model.offload_activations != 0.0)
+        fprintf(file, " %12.2f", p->choice.activations);
     if (fit->asked.zero.keep != 0)
         fprintf(file, " %5lld", (long long)p->choice.keep);
     fprintf(file, "\n");
@@ -105,9 +112,11 @@ static void print_points(FILE *file, const fit_report_t *report)
     const fit_t *fit = report->fit;
     const fit_result_t *result = report->result;
     bool has_mix = false;
-    fprintf(file, "  %12s %13s %10s %6s %9s %11s %9s%s%s%s\n", "memory", "a step", "tokens/s", "stage", "recompute",
+    fprintf(file, "  %12s %13s %10s %6s %9s %11s %9s%s%s%s%s\n", "memory", "a step", "tokens/s", "stage", "recompute",
             "micro-batch", "per step", fit->asked.zero.offload != OFFLOAD_NONE ? "  offload" : "",
-            fit->asked.zero.offload == OFFLOAD_ALL ? "  params" : "", fit->asked.zero.keep != 0 ? "  keep" : "");
+            fit->asked.zero.offload == OFFLOAD_ALL ? "  params" : "",
+            fit->asked.model.offload_activations != 0.0 ? "  activations" : "",
+            fit->asked.zero.keep != 0 ? "  keep" : "");
     for (int i = 0; i < result->n_points; i++) {
         const fit_point_t *p = &result->points[i];
         if (p->is_on_frontier || i == result->best) {
@@ -154,11 +163,15 @@ void fit_print_text(FILE *file, const fit_report_t *report)
             "train.global_batch=%lld",
             best->choice.stage, fit_recompute_setting(&best->choice), (long long)best->choice.micro_batch,
             (long long)report->fit->asked.train.global_batch);
+    if (best->choice.keep_attention && !o->model.keep_attention)
+        fprintf(file, " --set model.keep_attention=true");
     if (o->zero.offload != OFFLOAD_NONE && o->zero.offload_ratio == (double)ZERO_OFFLOAD_AUTO)
         fprintf(file, " --set zero.offload_ratio=%.9g", best->choice.offload_ratio);
     if (o->zero.offload == OFFLOAD_ALL && o->zero.offload_params_ratio == (double)ZERO_OFFLOAD_AUTO)
         fprintf(file, " --set zero.offload_params_ratio=%.9g",
                 fmin(best->choice.params_ratio, best->choice.offload_ratio));
+    if (o->model.offload_activations == (double)ZERO_OFFLOAD_AUTO && best->choice.activations > 0.0)
+        fprintf(file, " --set model.offload_activations=%.9g", best->choice.activations);
     if (o->zero.keep == ZERO_KEEP_AUTO)
         fprintf(file, " --set zero.keep=%lld", (long long)best->choice.keep);
     fprintf(file, "\n");
@@ -299,8 +312,9 @@ static void draw(FILE *file, const fit_report_t *report)
             "font-size=\"12\">\n<rect width=\"%d\" height=\"%d\" fill=\"white\"/>\n",
             WIDTH, HEIGHT, WIDTH, HEIGHT);
     fprintf(file, "<text x=\"%d\" y=\"20\" font-size=\"15\">%s of %.2fM parameters on %d %s%s (%s)</text>\n", LEFT - 60,
-            fit->model.ops->name, (double)zero_model_n_params(fit->model.declaration) * 1e-6, fit->machine.n_ranks,
-            fit->machine.rates.is_gpu ? "GPU" : "rank", fit->machine.n_ranks == 1 ? "" : "s", fit->machine.rates.name);
+            families[fit->model.options->model.arch].title, (double)zero_model_n_params(fit->model.declaration) * 1e-6,
+            fit->machine.n_ranks, fit->machine.rates.is_gpu ? "GPU" : "rank", fit->machine.n_ranks == 1 ? "" : "s",
+            fit->machine.rates.name);
     draw_axes(file, &axes, fit);
     draw_points(file, &axes, report);
     if (report->result->best >= 0)

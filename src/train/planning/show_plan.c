@@ -4,11 +4,12 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "train/model/lora.h"
 #include "train/model/model.h"
 #include "train/planning/auto_settings.h"
 #include "train/planning/fit_command.h"
 #include "train/planning/plan_report.h"
-#include "train/planning/rates_cache.h"
+#include "train/rates/rates_cache.h"
 #include "train/report/report.h"
 
 /* What a plan leaves open is planned at one end of its range. */
@@ -46,7 +47,11 @@ static zero_config_t stage_config(const options_t *options, const plan_ranks_t *
     zero_config_t config = options_config(options, ranks->n);
     config.stage = stage;
     if (stage < 3)
-        config.offload_params = 0.0f; /* parameters are offloaded at stage 3 */
+        config.offload_params = 0.0f;             /* parameters are offloaded at stage 3 */
+    if (stage == 0 && options->zero.stage != 0) { /* it has neither: its column is without */
+        config.gradients = ZERO_FP32;
+        config.update = ZERO_UPDATE_IN_STEP;
+    }
     if (config.shard_group == ZERO_SHARD_GROUP_HOST)
         config.shard_group = ranks->per_host;
     return config;
@@ -142,6 +147,7 @@ static zero_status_t choose(options_t *o, const fit_rates_t *rates, plan_report_
     if (!fit_leaves_open(o))
         return ZERO_OK;
     if (report->room != PLAN_ROOM_UNKNOWN) {
+        ZERO_TRY(fit_choose_sequence_ranks(o, &machine, report->choice.budget));
         ZERO_TRY(fit_choose(o, &machine, report->choice.budget, &report->choice.point));
         report->choice.is_made = true;
         return ZERO_OK;
@@ -176,7 +182,9 @@ static zero_status_t make_report(const options_t *options, const model_t *model,
     model_plan(model, &user);
     report->stash_bytes = user.pinned_bytes;
     plan_add_stash(report);
+    plan_add_exchanges(model, report);
     report->n_params = zero_model_n_params(model->declaration);
+    report->n_saved = model->lora ? (uint64_t)lora_n_params(model) : report->n_params;
     const zero_config_t config = stage_config(options, &report->ranks, 0); /* the same bytes at every stage */
     return zero_checkpoint_bytes(model->declaration, &config, &report->checkpoint_bytes);
 }

@@ -32,7 +32,8 @@ static bool is_allowed(fit_t *fit, int64_t micro_batch)
     options_t *tried = &fit->options;
     tried->train.micro_batch = micro_batch;
     double rows = (double)micro_batch * (double)tried->model.seq_len;
-    bool has_extent = tried->train.fp8 == FP8_NONE || (micro_batch * tried->model.seq_len) % OPTIONS_FP8_MULTIPLE == 0;
+    bool has_extent =
+        tried->train.fp8 == FP8_NONE || (micro_batch * options_longest_part(tried)) % OPTIONS_FP8_MULTIPLE == 0;
     return micro_batch <= 1 << 20 && rows < 0x1p31 && options_most_bytes(&tried->model, micro_batch) < 0x1p60 &&
            has_extent;
 }
@@ -55,15 +56,23 @@ typedef struct groups {
     int n;
 } groups_t;
 
-/* Adds the groups of one micro-batch: of every stage, or the one that is given. */
-static zero_status_t add_groups(fit_t *fit, int64_t micro_batch, groups_t *groups)
+/* Finds the stages to try: every one that the settings allow, or the one that is given. */
+static void find_stages(const fit_t *fit, int *first, int *last)
 {
     const options_t *o = &fit->asked;
-    fit_choice_t choice = fit_choice_of(o);
-    bool offloads = o->zero.offload != OFFLOAD_NONE && fit->machine.rates.is_gpu; /* stage 0 has none */
-    int least = o->zero.offload == OFFLOAD_ALL ? 3 : offloads ? 1 : 0; /* parameters are offloaded at stage 3 */
-    int first = o->zero.stage != STAGE_AUTO ? (int)o->zero.stage : least;
-    int last = o->zero.stage != STAGE_AUTO ? (int)o->zero.stage : 3, n_added;
+    bool offloads = o->zero.offload != OFFLOAD_NONE && fit->machine.rates.is_gpu;
+    bool shards = offloads || o->zero.update == ZERO_UPDATE_IN_BACKWARD || o->zero.gradients == ZERO_BF16;
+    int least = o->zero.offload == OFFLOAD_ALL ? 3 : shards ? 1 : 0; /* parameters are offloaded at stage 3 */
+    *first = o->zero.stage != STAGE_AUTO ? (int)o->zero.stage : least;
+    *last = o->zero.stage != STAGE_AUTO ? (int)o->zero.stage : 3;
+}
+
+/* Adds the groups of one micro-batch. */
+static zero_status_t add_groups(fit_t *fit, int64_t micro_batch, groups_t *groups)
+{
+    fit_choice_t choice = fit_choice_of(&fit->asked);
+    int first, last, n_added;
+    find_stages(fit, &first, &last);
     fit_group_t *grown = realloc(groups->all, (size_t)(groups->n + 4 * FIT_N_KINDS) * sizeof *grown);
     if (!grown)
         return report_rank_error(ZERO_ERROR_MEMORY, "no memory for %d choices", groups->n + 4 * FIT_N_KINDS);
@@ -76,14 +85,59 @@ static zero_status_t add_groups(fit_t *fit, int64_t micro_batch, groups_t *group
     return ZERO_OK;
 }
 
+/* Returns the micro-batch to try after `m`, the first after 0: every one that divides a rank's share of the batch and
+ * is allowed, or the one that is given. 0: there is no more. */
+static int64_t next_micro_batch(fit_t *fit, int64_t m)
+{
+    int64_t share = fit->asked.train.global_batch / options_n_groups(&fit->asked.train, fit->machine.n_ranks);
+    if (fit->asked.train.micro_batch != MICRO_BATCH_AUTO)
+        return m == 0 ? fit->asked.train.micro_batch : 0;
+    do
+        m = next_divisor(share, m);
+    while (m > 0 && !is_allowed(fit, m));
+    return m;
+}
+
 static zero_status_t find_groups(fit_t *fit, groups_t *groups)
 {
-    int64_t share = fit->asked.train.global_batch / fit->machine.n_ranks;
-    if (fit->asked.train.micro_batch != MICRO_BATCH_AUTO)
-        return add_groups(fit, fit->asked.train.micro_batch, groups);
-    for (int64_t m = next_divisor(share, 0); m > 0; m = next_divisor(share, m))
-        if (is_allowed(fit, m))
-            ZERO_TRY(add_groups(fit, m, groups));
+    for (int64_t m = next_micro_batch(fit, 0); m > 0; m = next_micro_batch(fit, m))
+        ZERO_TRY(add_groups(fit, m, groups));
+    return ZERO_OK;
+}
+
+/* ---- whether anything fits ---- */
+
+/* Evaluates the choice of a stage and a micro-batch that takes the least: all recomputed, nothing kept, and as much
+ * offloaded as the host has room for. */
+static zero_status_t evaluate_least(fit_t *fit, int stage, int64_t micro_batch, fit_point_t *point)
+{
+    fit_choice_t choice = fit_choice_of(&fit->asked);
+    choice.stage = stage;
+    choice.micro_batch = micro_batch;
+    if (choice.recompute == RECOMPUTE_AUTO) {
+        choice.recompute = RECOMPUTE_FULL;
+        choice.none = choice.light = 0;
+    }
+    choice.keep = choice.keep == ZERO_KEEP_AUTO ? 0 : choice.keep;
+    choice.activations = choice.activations == (double)ZERO_OFFLOAD_AUTO ? 1.0 : choice.activations;
+    if (fit_find_open(fit, &choice).ratio) {
+        fit_apply(&choice, &fit->options);
+        ZERO_TRY(fit_find_most_ratio(fit, &choice.offload_ratio));
+    }
+    return fit_evaluate(fit, &choice, point);
+}
+
+zero_status_t fit_find_whether_any_fits(fit_t *fit, bool *fits)
+{
+    int first, last;
+    find_stages(fit, &first, &last);
+    *fits = false;
+    for (int stage = last; stage >= first && !*fits; stage--)
+        for (int64_t m = next_micro_batch(fit, 0); m > 0 && !*fits; m = next_micro_batch(fit, m)) {
+            fit_point_t point;
+            ZERO_TRY(evaluate_least(fit, stage, m, &point));
+            *fits = point.fits;
+        }
     return ZERO_OK;
 }
 
@@ -209,23 +263,27 @@ static zero_status_t solve(fit_t *fit, groups_t *groups, fit_result_t *result)
     return ZERO_OK;
 }
 
-/* offload_activations and offload_params_ratio = auto are tried in steps of 1 / these. */
+/* offload_activations = auto is tried in steps of 1 / this. */
 #define ACTIVATION_SHARES 4
-#define PARAMS_RATIOS 8
 
-/* Solves with as little in host memory as fits: first activations, which cost least, then parameters. */
+/* Solves with as little in host memory as fits: first activations, which cost least, then parameters. Blocks recompute
+ * everything once activations are there. */
 static zero_status_t solve_offload(fit_t *fit, groups_t *groups, fit_result_t *result)
 {
     const double params = fit->asked.zero.offload_params_ratio, activations = fit->asked.model.offload_activations;
     const bool params_open = fit->asked.zero.offload == OFFLOAD_ALL && params == (double)ZERO_OFFLOAD_AUTO;
-    const int n_shares = activations == (double)ZERO_OFFLOAD_AUTO ? ACTIVATION_SHARES : 0;
+    const bool is_open = activations == (double)ZERO_OFFLOAD_AUTO && fit->machine.rates.is_gpu;
+    const int n_shares = is_open ? ACTIVATION_SHARES : 0;
+    const int recompute = fit->asked.model.recompute;
     zero_status_t status = ZERO_OK;
-    for (int i = 0; i <= n_shares + (params_open ? PARAMS_RATIOS : 0) && status == ZERO_OK && result->best < 0; i++) {
+    for (int i = 0; i <= n_shares + (params_open ? FIT_PARAMS_RATIOS : 0) && status == ZERO_OK && result->best < 0;
+         i++) {
         const int share = i < n_shares ? i : n_shares;
         if (n_shares > 0)
             fit->asked.model.offload_activations = (double)share / ACTIVATION_SHARES;
+        fit->asked.model.recompute = share > 0 ? RECOMPUTE_FULL : recompute;
         if (params_open)
-            fit->asked.zero.offload_params_ratio = (double)(i - share) / PARAMS_RATIOS;
+            fit->asked.zero.offload_params_ratio = (double)(i - share) / FIT_PARAMS_RATIOS;
         fit->options.model.offload_activations = fit->asked.model.offload_activations;
         fit->options.zero.offload_params_ratio = fit->asked.zero.offload_params_ratio;
         groups->n = result->n_points = 0;
@@ -233,13 +291,15 @@ static zero_status_t solve_offload(fit_t *fit, groups_t *groups, fit_result_t *r
     }
     fit->asked.zero.offload_params_ratio = params;
     fit->asked.model.offload_activations = activations;
+    fit->asked.model.recompute = recompute;
     return status;
 }
 
-zero_status_t fit_solve(fit_t *fit, fit_result_t *result)
+static zero_status_t solve_with(fit_t *fit, bool keep_attention, fit_result_t *result)
 {
     groups_t groups = {0};
     *result = (fit_result_t){.best = -1, .least = -1};
+    fit->asked.model.keep_attention = fit->options.model.keep_attention = keep_attention;
     zero_status_t status = solve_offload(fit, &groups, result);
     free(groups.all);
     if (status == ZERO_OK)
@@ -247,6 +307,89 @@ zero_status_t fit_solve(fit_t *fit, fit_result_t *result)
     free(result->points);
     *result = (fit_result_t){.best = -1, .least = -1};
     return status;
+}
+
+/* Returns whether a is found to be faster than b, by more than a tie. */
+static bool is_faster(const fit_result_t *a, const fit_result_t *b)
+{
+    return a->best >= 0 &&
+           (b->best < 0 || a->points[a->best].time.total * (1.0 + FIT_TIE) < b->points[b->best].time.total);
+}
+
+/* With recompute = auto, blocks of long sequences may keep what attention gives even if they recompute all else. Of
+ * short ones that saves little. */
+#define LONG_SEQUENCE 16384
+
+zero_status_t fit_solve(fit_t *fit, fit_result_t *result)
+{
+    const bool asked = fit->asked.model.keep_attention;
+    const bool is_open = !asked && fit->asked.model.recompute == RECOMPUTE_AUTO && fit->machine.rates.is_gpu &&
+                         fit->asked.model.seq_len >= LONG_SEQUENCE;
+    fit_result_t kept;
+    ZERO_TRY(solve_with(fit, asked, result));
+    if (!is_open)
+        return ZERO_OK;
+    zero_status_t status = solve_with(fit, true, &kept);
+    fit->asked.model.keep_attention = fit->options.model.keep_attention = asked;
+    const bool takes_kept = status == ZERO_OK && is_faster(&kept, result);
+    free(takes_kept || status != ZERO_OK ? result->points : kept.points);
+    if (takes_kept || status != ZERO_OK)
+        *result = kept;
+    return status;
+}
+
+/* ---- ranks that share a sequence ---- */
+
+/* Returns whether a host's ranks, the heads and the batch, as it was asked for, allow K ranks to share a sequence. */
+static bool may_share(const options_t *o, const fit_machine_t *machine, int64_t n)
+{
+    const int64_t micro = o->train.asked_micro, global = o->train.asked_global, groups = machine->n_ranks / n;
+    const int64_t seq_len = o->model.seq_len;
+    if (machine->n_ranks % n != 0 || fit_ranks_of_host(machine) % n != 0 || n > o->model.heads || n > seq_len)
+        return false;
+    if (n > 1 && o->train.objective == OBJECTIVE_DPO)
+        return false;
+    if (o->train.fp8 != FP8_NONE && (seq_len % n != 0 || seq_len / n % OPTIONS_FP8_MULTIPLE != 0))
+        return false;
+    return global == 0 || (global % groups == 0 && (micro <= 0 || global / groups % micro == 0));
+}
+
+/* Finds whether a run fits with the settings, or with the best choice of those that are auto. */
+static zero_status_t find_whether_best_fits(const options_t *o, const fit_machine_t *machine, uint64_t budget,
+                                            bool *fits)
+{
+    fit_t *fit;
+    fit_result_t result = {0};
+    ZERO_TRY(fit_create(o, machine, budget, &fit));
+    zero_status_t status = fit_solve(fit, &result);
+    *fits = status == ZERO_OK && result.n_points > 0 && result.best >= 0;
+    free(result.points);
+    fit_destroy(fit);
+    return status;
+}
+
+zero_status_t fit_set_sequence_ranks(options_t *o, int64_t n, int n_ranks)
+{
+    o->train.sequence_ranks = n;
+    o->train.micro_batch = o->train.asked_micro;
+    o->train.global_batch = o->train.asked_global;
+    return options_resolve(o, n_ranks);
+}
+
+zero_status_t fit_choose_sequence_ranks(options_t *o, const fit_machine_t *machine, uint64_t budget)
+{
+    bool fits = false;
+    if (o->train.asked_sequence != SEQUENCE_RANKS_AUTO)
+        return ZERO_OK;
+    for (int64_t n = 1; n <= OPTIONS_MAX_SEQUENCE_RANKS && !fits; n++) {
+        options_t tried = *o;
+        if (n < o->train.sequence_ranks || !may_share(o, machine, n))
+            continue;
+        ZERO_TRY(fit_set_sequence_ranks(&tried, n, machine->n_ranks));
+        ZERO_TRY(find_whether_best_fits(&tried, machine, budget, &fits));
+        *o = tried; /* if none fits, the last takes least */
+    }
+    return ZERO_OK;
 }
 
 /* ---- largest ---- */
@@ -270,7 +413,7 @@ static void set_size(size_kind_t kind, int64_t value, int n_ranks, options_t *o)
         o->model.seq_len = value;
     else
         o->model.layers = value;
-    o->train.global_batch = o->train.micro_batch * n_ranks * micro_steps;
+    o->train.global_batch = o->train.micro_batch * options_n_groups(&o->train, n_ranks) * micro_steps;
 }
 
 static zero_status_t find_whether_fits(const fit_t *fit, const fit_choice_t *choice, size_kind_t kind, int64_t value,
@@ -320,7 +463,7 @@ zero_status_t fit_find_largest(const fit_t *fit, const fit_choice_t *choice, fit
     int64_t seq_len = fit->asked.model.seq_len;
     fit_largest_t found = {0};
     ZERO_TRY(find(fit, choice, SIZE_MICRO_BATCH, 1, 1 << 20, &found.micro_batch));
-    ZERO_TRY(find(fit, choice, SIZE_SEQ_LEN, FIT_SEQ_LEN_MULTIPLE, 1 << 24, &found.seq_len));
+    ZERO_TRY(find(fit, choice, SIZE_SEQ_LEN, FIT_SEQ_LEN_MULTIPLE, 1 << 30, &found.seq_len));
     ZERO_TRY(find(fit, choice, SIZE_LAYERS, 1, 10000, &found.layers));
     found.seq_len = found.seq_len < seq_len ? seq_len : found.seq_len; /* what is set fits, multiple or not */
     *largest = found;

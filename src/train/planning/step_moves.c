@@ -6,25 +6,78 @@
 #include <math.h>
 #include <string.h>
 
+#include "train/options/families.h"
+
 /* ---- a model's sizes ---- */
+
+#define MOST_MATRICES 7 /* of a block */
+
+typedef struct matrix {
+    double rows, columns; /* inputs and outputs */
+    int product;          /* matrices with equal numbers are multiplied as one */
+} matrix_t;
+
+/* Lists a block's matrices in the order of lora_targets. Returns how many. */
+static int list_matrices(const fit_shape_t *s, matrix_t matrices[MOST_MATRICES])
+{
+    const double kv = s->rotated - s->A;
+    matrix_t *m = matrices;
+    if (s->fuses_qkv) {
+        *m++ = (matrix_t){s->C, s->qkv, 0};
+    } else {
+        *m++ = (matrix_t){s->C, s->A, 0};
+        *m++ = (matrix_t){s->C, kv, 0};
+        *m++ = (matrix_t){s->C, kv, 0};
+    }
+    *m++ = (matrix_t){s->A, s->C, 1};
+    if (s->fuses_mlp) {
+        *m++ = (matrix_t){s->C, s->is_llama ? 2.0 * s->F : s->F, 2};
+    } else {
+        *m++ = (matrix_t){s->C, s->F, 2};
+        *m++ = (matrix_t){s->C, s->F, 2};
+    }
+    *m++ = (matrix_t){s->F, s->C, 3};
+    return (int)(m - matrices);
+}
+
+/* Adds what [lora] asks for. An input that several matrices share is read once. */
+static void add_adapters(const lora_options_t *lora, fit_shape_t *s)
+{
+    matrix_t matrices[MOST_MATRICES];
+    const int n = lora->rank > 0 ? list_matrices(s, matrices) : 0;
+    int last = -1;
+    s->is_frozen = lora->rank > 0;
+    for (int i = 0; i < n; i++) {
+        if (!(lora->target_set >> i & 1))
+            continue;
+        s->adapters += (double)lora->rank * (matrices[i].rows + matrices[i].columns);
+        s->low_outputs += matrices[i].columns;
+        s->low_inputs += matrices[i].product == last ? 0.0 : matrices[i].rows;
+        last = matrices[i].product;
+    }
+}
 
 fit_shape_t fit_shape_of(const options_t *o, const fit_machine_t *machine)
 {
-    fit_shape_t s = {.is_llama = o->model.arch != ARCH_GPT2, .on_gpu = machine->rates.is_gpu};
+    const family_t *family = family_of(&o->model);
+    fit_shape_t s = {.is_llama = o->model.arch != ARCH_GPT2,
+                     .fuses_qkv = o->model.arch == ARCH_GPT2 || family->fuses_qkv,
+                     .fuses_mlp = o->model.arch == ARCH_GPT2 || family->gate_up,
+                     .on_gpu = machine->rates.is_gpu};
     s.fp8 = o->train.fp8 != FP8_NONE;
     s.L = (double)o->model.layers;
-    s.R = (double)(o->train.micro_batch * o->model.seq_len);
+    s.K = (double)options_sequence_ranks(&o->train);
+    s.R = (double)o->train.micro_batch * (double)options_longest_part(o);
     s.C = (double)o->model.dim;
     s.F = (double)o->model.ffn_dim;
     s.V = (double)o->model.vocab_size;
     s.T = (double)o->model.seq_len;
-    double seen = o->model.window > 0 ? fmin((double)o->model.window, s.T) : s.T;
-    s.keys = seen - 0.5 * seen * seen / s.T; /* that a query sees, on average */
+    s.keys = options_mean_keys(&o->model); /* that a query sees, on average */
     s.heads = (double)o->model.heads;
     s.head_dim = (double)options_head_dim(&o->model);
     s.A = s.heads * s.head_dim;
-    s.has_bias = o->model.arch == ARCH_GPT2 || o->model.arch == ARCH_QWEN2;
-    s.has_head_norms = o->model.arch == ARCH_QWEN3;
+    s.has_bias = o->model.arch == ARCH_GPT2 || o->model.qkv_bias;
+    s.has_head_norms = family->qk_norm != QK_NORM_NONE;
     s.rotated = s.is_llama ? (s.heads + (double)o->model.kv_heads) * s.head_dim : 0.0;
     s.qkv = (s.heads + 2.0 * (double)o->model.kv_heads) * s.head_dim;
     double mlp = s.is_llama ? 2.0 * s.F : s.F,
@@ -47,12 +100,18 @@ fit_shape_t fit_shape_of(const options_t *o, const fit_machine_t *machine)
     s.micro_steps = (double)options_micro_steps(&o->train, machine->n_ranks);
     s.adds_locally = o->zero.stage < 2 && s.micro_steps > 1 && !o->zero.reduce_every_micro_step;
     s.grad_bytes = s.adds_locally ? sizeof(float) : s.param_bytes;
+    add_adapters(&o->lora, &s);
     return s;
 }
 
 double fit_n_params(const fit_shape_t *s)
 {
-    return s->L * s->block + s->embed + s->head;
+    return s->L * (s->block + s->adapters) + s->embed + s->head;
+}
+
+double fit_n_trained(const fit_shape_t *s)
+{
+    return s->is_frozen ? s->L * s->adapters : fit_n_params(s);
 }
 
 /* ---- Muon (docs/design.md) ---- */
@@ -61,27 +120,9 @@ double fit_n_params(const fit_shape_t *s)
  * is added. Fitted to two of the H200's steps before products were joined, and right for one since (docs/fit.md);
  * libzero's own products on a CPU reach 0.88 of OpenBLAS's rate. */
 #define MUON_SHARE 0.86
-#define MOST_MATRICES 7 /* of a block */
 /* Reads and writes of the owner of a matrix for each element: joined of parts, its norm, divided by it, copied after an
  * odd number of steps, cut. */
 #define MUON_COPIES 9.0
-
-typedef struct matrix {
-    double rows, columns;
-} matrix_t;
-
-/* Lists a block's matrices, which are orthogonalized one by one. Returns how many. */
-static int list_matrices(const fit_shape_t *s, matrix_t matrices[MOST_MATRICES])
-{
-    const double kv = s->rotated - s->A;
-    const matrix_t gpt2[] = {{s->C, s->qkv}, {s->A, s->C}, {s->C, s->F}, {s->F, s->C}};
-    const matrix_t llama[] = {{s->C, s->A}, {s->C, kv},   {s->C, kv},  {s->A, s->C},
-                              {s->C, s->F}, {s->C, s->F}, {s->F, s->C}};
-    int n = s->is_llama ? 7 : 4;
-    for (int i = 0; i < n; i++)
-        matrices[i] = s->is_llama ? llama[i] : gpt2[i];
-    return n;
-}
 
 static double update_bytes(const fit_shape_t *s)
 {
@@ -142,9 +183,11 @@ static rounds_t rounds_of(const fit_work_t *work)
                       work->options->model.layers % work->machine->n_ranks};
 }
 
-/* Returns the seconds of the rank that has the most to do. */
+/* Returns the seconds of the rank that has the most to do. Adapters, of low rank, take next to nothing. */
 static double muon_s(const fit_work_t *work)
 {
+    if (work->shape.is_frozen)
+        return 0.0;
     const rounds_t rounds = rounds_of(work);
     double seconds = (double)rounds.full * orthogonalize_block_s(work, 1);
     if (rounds.left > 0)
@@ -156,7 +199,8 @@ static double muon_s(const fit_work_t *work)
  * results. */
 static double muon_bytes(const fit_work_t *work)
 {
-    const double N = (double)work->machine->n_ranks, unit = work->shape.block * update_bytes(&work->shape);
+    const fit_shape_t *s = &work->shape;
+    const double N = (double)work->machine->n_ranks, unit = (s->is_frozen ? s->adapters : s->block) * update_bytes(s);
     const rounds_t rounds = rounds_of(work);
     double times = work->options->zero.stage > 0 ? 2.0 * (N - 1.0) / N : N - 1.0;
     return (double)(rounds.full + (rounds.left > 0)) * times * unit;
@@ -175,25 +219,27 @@ static traffic_t traffic_of(const fit_work_t *work, int64_t keep)
     const options_t *o = work->options;
     const fit_machine_t *machine = work->machine;
     const fit_shape_t *s = &work->shape;
-    bool fp8 = s->fp8 && o->zero.gather == GATHER_FP8;
+    bool fp8 = s->is_frozen ? o->lora.base == BASE_FP8 : s->fp8 && o->zero.gather == GATHER_FP8;
     double N = (double)machine->n_ranks, others = (N - 1.0) / N;
     double group = o->zero.shard_group > 0 ? (double)o->zero.shard_group : N, in_group = (group - 1.0) / group;
-    double block = s->block * (fp8 ? 1.0 : s->param_bytes), ends = (s->embed + s->head) * s->param_bytes;
-    double all = fit_n_params(s), kept = fmin(fmax((double)keep, 1.0), s->L);
+    double adapters = s->adapters * s->param_bytes, block = s->block * (fp8 ? 1.0 : s->param_bytes) + adapters,
+           ends = (s->embed + s->head) * s->param_bytes;
+    double trained = fit_n_trained(s), changed = s->is_frozen ? s->L * adapters : s->L * block + ends; /* bytes */
+    double kept = fmin(fmax((double)keep, 1.0), s->L);
     traffic_t t = {0};
     if (o->zero.stage == 3) {
         t.forward = in_group * (s->L * block + ends);
         t.backward = in_group * (s->L - kept) * block;
-        t.step = (1.0 / group - 1.0 / N) * (s->L * block + ends); /* parts of other groups */
+        t.step = (1.0 / group - 1.0 / N) * changed; /* parts of other groups */
     } else if (o->zero.stage > 0) {
-        t.step = others * (s->L * block + ends);
+        t.step = others * changed;
     } else {
-        t.step = others * all * sizeof(float);
+        t.step = others * trained * sizeof(float);
     }
-    double gradients = others * all * s->grad_bytes;
+    double gradients = others * trained * s->grad_bytes;
     t.backward += s->adds_locally ? 0.0 : gradients;
     t.step += s->adds_locally ? gradients : 0.0;
-    t.last = others * s->embed * s->grad_bytes;
+    t.last = s->is_frozen ? 0.0 : others * s->embed * s->grad_bytes;
     return t;
 }
 
@@ -206,6 +252,26 @@ static double receive_s(const fit_machine_t *machine, double n_bytes)
         return n_bytes / rates->link;
     return fmax(n_bytes * (in_host - 1.0) / (N - 1.0) / rates->nccl,
                 n_bytes * (N - in_host) / (N - 1.0) / rates->network);
+}
+
+/* Returns what exchanges of a sequence that ranks share take in one pass over a block: q, k and v one way, what
+ * attention gives the other. Compute waits for them. Rows are packed before and unpacked behind. */
+static double exchange_s(const fit_work_t *work)
+{
+    const fit_shape_t *s = &work->shape;
+    const fit_rates_t *rates = &work->machine->rates;
+    const double n_bytes = s->R * (s->qkv + s->A) * s->act_bytes;
+    if (s->K <= 1.0)
+        return 0.0;
+    return n_bytes * (s->K - 1.0) / s->K / rates->link + 4.0 * n_bytes / rates->pass +
+           2.0 * (rates->wait_s + 4.0 * s->K * rates->kernel_s);
+}
+
+/* Returns what all exchanges of a step take. */
+static double all_exchanges_s(const fit_work_t *work, const fit_variant_t *variant)
+{
+    const double passes = 2.0 * work->shape.L + (double)variant->blocks[RECOMPUTE_FULL];
+    return work->shape.micro_steps * passes * exchange_s(work);
 }
 
 static double excess(double a, double b)
@@ -226,7 +292,8 @@ fit_wire_t fit_wire_s(const fit_work_t *work, const fit_variant_t *variant, fit_
     traffic_t t = traffic_of(work, variant->keep);
     double in_forward = receive_s(machine, t.forward), in_backward = receive_s(machine, t.backward);
     double in_step = receive_s(machine, t.step), all = k * (in_forward + in_backward) + in_step;
-    double exchange = is_muon(work) ? receive_s(machine, muon_bytes(work)) : 0.0; /* nothing overlaps it */
+    double exchange = is_muon(work) ? receive_s(machine, muon_bytes(work)) : 0.0; /* nothing overlaps these */
+    exchange += all_exchanges_s(work, variant);
     if (!o->zero.overlap || !s->on_gpu || o->zero.comm == ZERO_COMM_MPI)
         return (fit_wire_t){in_forward, in_backward, all + exchange};
     double waits = k * n_units * rates->wait_s * (o->zero.stage == 3 ? 4.0 : 2.0);
@@ -298,6 +365,15 @@ static double params_bytes(const fit_work_t *work, const fit_variant_t *variant)
            (double)zero_dtype_size((zero_dtype_t)o->train.precision);
 }
 
+/* Returns the bytes of a reduced gradient, as plan.c decides if a step reduces once. */
+static double reduced_bytes(const fit_work_t *work)
+{
+    const options_t *o = work->options;
+    const bool is_passed_on =
+        work->machine->n_ranks == 1 && o->train.precision == ZERO_BF16 && !work->shape.adds_locally;
+    return is_passed_on || o->zero.gradients == ZERO_BF16 ? 2.0 : 4.0;
+}
+
 /* Gradients leave at once if a unit is reduced once a step. Buffers fall idle from the last unit down. So the gradients
  * of a unit find their chunk's buffer idle if that is in the activations of no earlier unit (state_staging.c,
  * find_grads). Both lie evenly over the units: chunk x of 0..1 belongs to unit (1 - share) + x staged_share, and has a
@@ -310,7 +386,7 @@ static streamed_t stream_of(const fit_work_t *work, const fit_variant_t *variant
     const double param_share = n > 0.0 ? params_bytes(work, variant) / n : 0.0; /* they are updated on the GPU, too */
     streamed_t s = {.state = array_bytes(o) + master_lo + param_share,
                     .params = params_bytes(work, variant),
-                    .grad = leaves ? sizeof(float) : 0.0,
+                    .grad = leaves ? reduced_bytes(work) : 0.0,
                     .share = offloaded_share(work, variant)};
     const double room = variant->activation_bytes / (s.state + s.grad);
     s.staged = fmin(n, room);
@@ -342,12 +418,20 @@ static double store_s(const fit_machine_t *machine, const streamed_t *s, double 
     return excess(copy_s(machine, staged) + copy_s(machine, rest), forward);
 }
 
+/* Returns what backward waits for if it updates: a unit's state comes and leaves while the units behind it compute, of
+ * all offloaded units, which backward comes to first. */
+static double in_backward_s(const fit_machine_t *machine, const streamed_t *s, double backward)
+{
+    const double bytes = (s->staged + s->rest) * s->state;
+    return excess(copy_s(machine, (copies_t){.in = bytes + s->params, .out = bytes}), backward);
+}
+
 static double offloaded_state_s(const fit_work_t *work, const fit_variant_t *variant, fit_passes_t passes)
 {
     const options_t *o = work->options;
     const fit_machine_t *machine = work->machine;
     const double in_host = fmin((double)machine->ranks_per_host, (double)machine->n_ranks);
-    const double n = offloaded_share(work, variant) * fit_n_params(&work->shape) / (double)machine->n_ranks;
+    const double n = offloaded_share(work, variant) * fit_n_trained(&work->shape) / (double)machine->n_ranks;
     if (n == 0.0)
         return 0.0;
     const double fetch = copy_s(machine, (copies_t){.in = params_bytes(work, variant)}); /* of one pass */
@@ -361,6 +445,8 @@ static double offloaded_state_s(const fit_work_t *work, const fit_variant_t *var
                       passes.forward);
     }
     const streamed_t s = stream_of(work, variant, n);
+    if (o->zero.update == ZERO_UPDATE_IN_BACKWARD)
+        return others + excess(fetch, passes.forward) + in_backward_s(machine, &s, passes.backward);
     return others + fetch_s(machine, &s, passes.backward) + store_s(machine, &s, passes.forward);
 }
 
@@ -386,7 +472,7 @@ double fit_optimizer_s(const fit_work_t *work, const fit_variant_t *variant)
     const options_t *o = work->options;
     const fit_shape_t *s = &work->shape;
     double gradient_and_weight = o->train.precision == ZERO_FP16 ? 14.0 : 12.0;
-    double elem_bytes = gradient_and_weight + 2.0 * array_bytes(o), updated = fit_n_params(s);
+    double elem_bytes = gradient_and_weight + 2.0 * array_bytes(o), updated = fit_n_trained(s);
     if (o->zero.offload_update == ZERO_OFFLOAD_UPDATE_HOST)
         updated *= 1.0 - offloaded_share(work, variant);
     double bytes = updated * elem_bytes;

@@ -37,7 +37,7 @@ static double apart_outputs(const fit_shape_t *s)
 /* Casts of a block in forward, once more if backward runs it again. Weights: their maximum is found once. */
 static double casts_forward(const fit_shape_t *s, const fit_rates_t *rates, bool gathered, bool again)
 {
-    bool keeps = !s->light && !s->full;
+    bool keeps = !s->light && !s->full && !s->is_frozen;
     double inputs = again ? s->inputs - s->F : s->inputs, matrices = again ? s->matrices - s->last_matrix : s->matrices;
     if (!s->fp8)
         return 0.0;
@@ -48,10 +48,10 @@ static double casts_forward(const fit_shape_t *s, const fit_rates_t *rates, bool
 
 static double casts_backward(const fit_shape_t *s, const fit_rates_t *rates, bool gathered)
 {
-    bool casts_inputs = s->light || s->full;
+    bool casts_inputs = (s->light || s->full) && !s->is_frozen;
     if (!s->fp8)
         return 0.0;
-    return cast_s(rates, s->R * s->outputs, s->act_bytes, 2.0) +
+    return cast_s(rates, s->R * s->outputs, s->act_bytes, s->is_frozen ? 1.0 : 2.0) +
            cast_s(rates, s->R * apart_outputs(s), s->act_bytes, 0.0) +
            (casts_inputs ? cast_s(rates, s->R * s->inputs, s->act_bytes, 1.0) : 0.0) +
            cast_s(rates, s->matrices, gathered ? 1.0 : s->param_bytes, 1.0);
@@ -63,12 +63,13 @@ static double biased(const fit_shape_t *s)
     return s->is_llama ? s->qkv : s->outputs;
 }
 
-/* Elements that norms, activation function and rotation read and write for a row of a block. */
+/* Elements that norms, activation function, rotation and adapters, whose products are as narrow as their rank, read and
+ * write for a row of a block. */
 static double forward_elems(const fit_shape_t *s)
 {
     double biases = s->has_bias && !s->on_gpu ? 2.0 * biased(s) : 0.0;
     return 8.0 * s->C + (s->is_llama ? 3.0 : 2.0) * s->F + 2.0 * s->rotated + (s->has_head_norms ? 2.0 * s->qkv : 0.0) +
-           biases;
+           biases + s->low_inputs + 2.0 * s->low_outputs;
 }
 
 /* With biases: q's, k's and v's gradients take a pass of their own, on the CPU all of them. With head norms: each
@@ -78,8 +79,9 @@ static double backward_elems(const fit_shape_t *s)
 {
     double normed_again = s->light ? 2.0 * s->qkv + 2.0 * s->rotated : 0.0;
     double of_heads = s->has_head_norms ? normed_again + 3.0 * s->rotated : 0.0;
-    double biases = !s->has_bias ? 0.0 : s->on_gpu ? s->qkv : biased(s);
-    return 8.0 * s->C + (s->is_llama ? 5.0 : 3.0) * s->F + 2.0 * s->rotated + biases + of_heads +
+    double biases = !s->has_bias || s->is_frozen ? 0.0 : s->on_gpu ? s->qkv : biased(s);
+    double adapters = 3.0 * s->low_inputs + 2.0 * s->low_outputs;
+    return 8.0 * s->C + (s->is_llama ? 5.0 : 3.0) * s->F + 2.0 * s->rotated + biases + of_heads + adapters +
            (s->light ? 2.0 * s->C + s->F : 0.0);
 }
 
@@ -116,18 +118,19 @@ static double products_s(const fit_rates_t *rates, double rate, const fit_shape_
     return seconds;
 }
 
-/* Returns the seconds of the gradients of a block's inputs and matrices. */
+/* Returns the seconds of the gradients of a block's inputs and, unless they are frozen, matrices. */
 static double gradients_s(const fit_rates_t *rates, double rate, const fit_shape_t *s)
 {
     double seconds = 0.0;
     for (int i = 0; i < FIT_N_PRODUCTS; i++) {
         double inner = s->inner[i], outer = s->products[i] / inner;
-        seconds += product_s(rates, rate, s->R, inner, outer) + product_s(rates, rate, inner, outer, s->R);
+        seconds += product_s(rates, rate, s->R, inner, outer);
+        seconds += s->is_frozen ? 0.0 : product_s(rates, rate, inner, outer, s->R);
     }
     return seconds;
 }
 
-/* Returns the seconds of the head's three products. The CPU has logits of some rows at a time
+/* Returns the seconds of the head's three products, two if it is frozen. The CPU has logits of some rows at a time
  * (src/train/kernels/loss.c).
  */
 static double head_products_s(const fit_rates_t *rates, double rate, const fit_shape_t *s)
@@ -135,7 +138,7 @@ static double head_products_s(const fit_rates_t *rates, double rate, const fit_s
     double rows = s->on_gpu ? s->R : fmin(s->R, fmax(LOGITS_OF_CPU / s->V, 64.0));
     return s->R / rows *
            (product_s(rates, rate, rows, s->V, s->C) + product_s(rates, rate, rows, s->C, s->V) +
-            product_s(rates, rate, s->V, s->C, rows));
+            (s->is_frozen ? 0.0 : product_s(rates, rate, s->V, s->C, rows)));
 }
 
 static double attention_flops(const fit_shape_t *s, const fit_rates_t *rates) /* of a block, forward */
@@ -163,7 +166,8 @@ static void add_recomputation(const options_t *o, const fit_rates_t *rates, cons
     if (!s->full)
         return;
     backward->products += s->L * products_s(rates, product_rate(rates, o, s->fp8), s, FIT_N_PRODUCTS - 1);
-    backward->attention += s->L * attention_flops(s, rates) / attention_rate(rates->attention_forward, s->head_dim);
+    if (!o->model.keep_attention)
+        backward->attention += s->L * attention_flops(s, rates) / attention_rate(rates->attention_forward, s->head_dim);
     backward->passes += s->L * (s->R * (forward_elems(s) - 2.0 * s->C) * s->act_bytes / rates->pass +
                                 casts_forward(s, rates, o->zero.gather == GATHER_FP8, true) + 7.0 * rates->kernel_s);
 }
@@ -173,10 +177,12 @@ static fit_compute_t head(const options_t *o, const fit_machine_t *machine, cons
 {
     const fit_rates_t *rates = &machine->rates;
     double N = (double)machine->n_ranks, half = product_rate(rates, o, false);
-    double products = head_products_s(rates, half, s), loss = s->R * (2.0 * s->V + 9.0 * s->C) * s->act_bytes;
+    const double n_heads = o->train.objective == OBJECTIVE_DPO ? 1.5 : 1.0; /* the reference's has one product of two */
+    double products = n_heads * head_products_s(rates, half, s);
+    double loss = n_heads * s->R * (2.0 * s->V + 9.0 * s->C) * s->act_bytes;
     /* Every rank reads N slices of its shard and adds them to its sums, which later micro-steps read again. */
     double later = s->micro_steps > 1.0 ? sizeof(float) * (s->micro_steps - 1.0) / s->micro_steps : 0.0;
-    double sums = fit_n_params(s) * (s->grad_bytes + (sizeof(float) + later) / N);
+    double sums = fit_n_trained(s) * (s->grad_bytes + (sizeof(float) + later) / N);
     return (fit_compute_t){.products = products,
                            .passes = loss / rates->pass + sums / rates->sum + 10.0 * rates->kernel_s};
 }
@@ -207,6 +213,13 @@ static fit_shape_t block_of(const fit_shape_t *s, options_recompute_t recompute)
     return block;
 }
 
+static void add(fit_compute_t *sum, double times, const fit_compute_t *of)
+{
+    sum->products += times * of->products;
+    sum->attention += times * of->attention;
+    sum->passes += times * of->passes;
+}
+
 void fit_work_of(const options_t *o, const fit_machine_t *machine, fit_work_t *work)
 {
     *work = (fit_work_t){.options = o, .machine = machine, .shape = fit_shape_of(o, machine)};
@@ -215,14 +228,9 @@ void fit_work_of(const options_t *o, const fit_machine_t *machine, fit_work_t *w
         fit_shape_t block = block_of(&work->shape, (options_recompute_t)recompute);
         work->forward[recompute] = forward(o, &machine->rates, &block);
         work->backward[recompute] = backward(o, &machine->rates, &block);
+        if (o->train.objective == OBJECTIVE_DPO) /* the reference's */
+            add(&work->forward[recompute], 1.0, &work->forward[recompute]);
     }
-}
-
-static void add(fit_compute_t *sum, double times, const fit_compute_t *of)
-{
-    sum->products += times * of->products;
-    sum->attention += times * of->attention;
-    sum->passes += times * of->passes;
 }
 
 static double sum_of(const fit_compute_t *c)
@@ -230,7 +238,7 @@ static double sum_of(const fit_compute_t *c)
     return c->products + c->attention + c->passes;
 }
 
-fit_time_t fit_work_time(const fit_work_t *work, const fit_variant_t *variant)
+fit_time_t fit_resident_time(const fit_work_t *work, const fit_variant_t *variant, fit_passes_t *with_waits)
 {
     const double ms = 1e3, k = work->shape.micro_steps;
     fit_compute_t f = {0}, b = work->head;
@@ -240,15 +248,28 @@ fit_time_t fit_work_time(const fit_work_t *work, const fit_variant_t *variant)
     }
     fit_passes_t passes = {sum_of(&f), sum_of(&b)};
     fit_wire_t wire = fit_wire_s(work, variant, passes);
-    fit_passes_t with_waits = {passes.forward + wire.in_forward, passes.backward + wire.in_backward};
+    *with_waits = (fit_passes_t){passes.forward + wire.in_forward, passes.backward + wire.in_backward};
     fit_time_t t = {.products = k * (f.products + b.products) * ms,
                     .attention = k * (f.attention + b.attention) * ms,
                     .passes = k * (f.passes + b.passes) * ms,
-                    .optimizer = fit_optimizer_s(work, variant) * ms,
-                    .wire = wire.all * ms,
-                    .pcie = fit_offload_s(work, variant, with_waits) * ms};
+                    .wire = wire.all * ms};
+    t.total = t.products + t.attention + t.passes + t.wire;
+    return t;
+}
+
+fit_time_t fit_add_offload(const fit_work_t *work, const fit_variant_t *variant, fit_passes_t with_waits, fit_time_t t)
+{
+    t.optimizer = fit_optimizer_s(work, variant) * 1e3;
+    t.pcie = fit_offload_s(work, variant, with_waits) * 1e3;
     t.total = t.products + t.attention + t.passes + t.optimizer + t.wire + t.pcie;
     return t;
+}
+
+fit_time_t fit_work_time(const fit_work_t *work, const fit_variant_t *variant)
+{
+    fit_passes_t with_waits;
+    fit_time_t t = fit_resident_time(work, variant, &with_waits);
+    return fit_add_offload(work, variant, with_waits, t);
 }
 
 fit_time_t fit_step_time(const options_t *o, const fit_machine_t *machine, double activation_bytes)

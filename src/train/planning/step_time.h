@@ -23,6 +23,11 @@ typedef struct fit_time {
 void fit_work_of(const options_t *options, const fit_machine_t *machine, fit_work_t *work);
 /* Predicts a step; costs no more than arithmetic on a few dozen numbers. */
 fit_time_t fit_work_time(const fit_work_t *work, const fit_variant_t *variant);
+/* The same in two parts. The first, compute and communication, does not depend on offload_ratio; no step takes less.
+ * The second adds the optimizer and copies from and to host memory. with_waits: the passes that copies run beside. */
+fit_time_t fit_resident_time(const fit_work_t *work, const fit_variant_t *variant, fit_passes_t *with_waits);
+fit_time_t fit_add_offload(const fit_work_t *work, const fit_variant_t *variant, fit_passes_t with_waits,
+                           fit_time_t resident);
 
 /* Predicts a step with settings that are resolved (options_resolve), none of them auto. activation_bytes: what
  * offloaded state can be staged in. */

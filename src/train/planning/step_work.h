@@ -4,21 +4,25 @@
 #define ZEROTRAIN_STEP_WORK_H
 
 #include "train/options/options.h"
-#include "train/planning/rates.h"
+#include "train/rates/rates.h"
 
 #define FIT_N_PRODUCTS 4
 #define FIT_N_RECOMPUTES 3 /* none, light, full */
 
-/* What settings mean for the model, in the letters of arch.h: R rows of a micro-step, C = dim, F = ffn_dim, V =
- * vocab_size, T = seq_len, A = heads * head_dim. Doubles, since all of it is multiplied. */
+/* What settings mean for the model, in the letters of arch.h: R rows of a micro-step on a rank, C = dim, F = ffn_dim, V
+ * = vocab_size, T = seq_len, A = heads * head_dim, K ranks that share a sequence. Doubles, since all of it is
+ * multiplied. */
 typedef struct fit_shape {
-    bool is_llama, has_bias, has_head_norms, on_gpu, adds_locally, fp8, light, full;
-    double L, R, C, A, F, V, T, keys, heads, head_dim, rotated, qkv;
+    bool is_llama, fuses_qkv, fuses_mlp, has_bias, has_head_norms, on_gpu, adds_locally, fp8, light, full;
+    bool is_frozen; /* only adapters are trained */
+    double L, R, C, A, F, V, T, K, keys, heads, head_dim, rotated, qkv;
     double products[FIT_N_PRODUCTS]; /* elements of a block's matrices; full does not recompute the last */
     double inner[FIT_N_PRODUCTS];    /* and their inputs' widths */
     double matrices, last_matrix;    /* their sum, and the last */
     double inputs, outputs;          /* widths of a block's four products, summed */
-    double block, embed, head;       /* parameters of a unit */
+    double block, embed, head;       /* parameters of a unit, but for adapters */
+    double adapters;                 /* of a block, all matrices together */
+    double low_inputs, low_outputs;  /* widths of what adapters multiply, and add to, summed */
     double param_bytes, grad_bytes;  /* of an element, where it travels */
     double act_bytes;                /* of an activation's element */
     double micro_steps;
@@ -49,8 +53,9 @@ typedef struct fit_variant {
 fit_shape_t fit_shape_of(const options_t *options, const fit_machine_t *machine);
 /* Returns the share of the parameters that is in host memory: no more than of the optimizer's state. */
 double fit_params_ratio(const options_t *options, double state_ratio);
-/* Returns the model's parameters. */
+/* Returns the model's parameters, adapters included; those that are trained. */
 double fit_n_params(const fit_shape_t *shape);
+double fit_n_trained(const fit_shape_t *shape);
 
 /* ---- step parts ---- */
 /* The parts of a step's time other than the model's compute, in seconds. For step_time.c. */

@@ -139,6 +139,22 @@ static void write_number(FILE *file, const char *name, double value)
         fprintf(file, ", \"%s\": null", name);
 }
 
+static void write_rewards(FILE *file, const char *of, const rewards_t *rewards)
+{
+    const struct {
+        const char *name;
+        double value;
+    } keys[] = {{"reward_chosen", rewards->chosen},
+                {"reward_rejected", rewards->rejected},
+                {"reward_margin", rewards->margin},
+                {"reward_accuracy", rewards->accuracy}};
+    char name[32];
+    for (size_t i = 0; i < sizeof keys / sizeof keys[0] && rewards->are_known; i++) {
+        snprintf(name, sizeof name, "%s%s", of, keys[i].name);
+        write_number(file, name, keys[i].value);
+    }
+}
+
 /* run: "": none */
 static void write_row(FILE *file, const metrics_row_t *row, const char *run)
 {
@@ -147,6 +163,9 @@ static void write_row(FILE *file, const metrics_row_t *row, const char *run)
     write_number(file, "grad_norm", row->grad_norm);
     write_number(file, "lr", row->lr);
     fprintf(file, ", \"skipped\": %s, \"tokens\": %" PRId64, row->skipped ? "true" : "false", row->tokens);
+    if (row->has_mask)
+        fprintf(file, ", \"%s\": %" PRId64, row->rewards.are_known ? "pairs" : "targets", row->targets);
+    write_rewards(file, "", &row->rewards);
     write_number(file, "step_ms", row->step_ms);
     write_number(file, "tokens_per_s", row->tokens_per_s);
     write_number(file, "mfu", row->mfu < 0 ? (double)NAN : row->mfu);
@@ -159,6 +178,12 @@ static void write_row(FILE *file, const metrics_row_t *row, const char *run)
     fprintf(file, ", \"time\": %.3f", row->time_s);
     if (row->has_val_loss)
         write_number(file, "val_loss", row->val_loss);
+    for (int i = 0; i < row->n_val_sets; i++) {
+        char key[100];
+        snprintf(key, sizeof key, "val_loss.%s", row->val_sets[i].name);
+        write_number(file, key, row->val_sets[i].loss);
+    }
+    write_rewards(file, "val_", &row->val_rewards);
     if (row->has_fp8_scales) {
         write_number(file, "fp8_min_scale", row->fp8_min_scale);
         write_number(file, "fp8_max_scale", row->fp8_max_scale);

@@ -6,6 +6,19 @@
 
 typedef struct metrics metrics_t;
 
+#define METRICS_MOST_VAL_SETS 16
+/* The mean loss of one of several named validation sets. */
+typedef struct val_loss {
+    const char *name;
+    float loss;
+} val_loss_t;
+
+/* Means over pairs of answers (zero_pair_sum_t). */
+typedef struct rewards {
+    bool are_known; /* there are pairs */
+    double chosen, rejected, margin, accuracy;
+} rewards_t;
+
 typedef struct metrics_row {
     int64_t step;
     double time_s;         /* seconds since 1970, by this host's clock, when the step's result was known */
@@ -14,6 +27,8 @@ typedef struct metrics_row {
     bool skipped;
     bool has_no_targets; /* no token of the step counts as a target: loss is NaN, and null in the file */
     int64_t tokens;      /* seen so far, all ranks */
+    bool has_mask;       /* some may not count: the next is written */
+    int64_t targets;     /* of this step that count, or pairs, all ranks */
     double step_ms, tokens_per_s,
         mfu; /* mfu: 0..1 of the device's peak; negative, printed as null, if that is unknown */
     uint64_t device_bytes, host_bytes;
@@ -21,8 +36,12 @@ typedef struct metrics_row {
     bool has_offload; /* something is in host memory: the next two are written */
     double exposed_host_ms;
     uint64_t pcie_bytes;
+    rewards_t rewards; /* known: targets are pairs */
     bool has_val_loss;
     float val_loss;
+    int n_val_sets; /* 0: they have no names, or val_loss is not known */
+    const val_loss_t *val_sets;
+    rewards_t val_rewards;
     bool has_fp8_scales;
     float fp8_min_scale, fp8_max_scale;
 } metrics_row_t;

@@ -33,10 +33,10 @@ enum { VALUE_TAG = 1, VALUE_SIMPLE = 2 };
 
 typedef enum wire_type { WIRE_VARINT = 0, WIRE_64 = 1, WIRE_BYTES = 2, WIRE_32 = 5 } wire_type_t;
 
-#define MAX_TAG_BYTES 16
+#define MAX_TAG_BYTES 48
 /* Key and length of the value; key and length of its tag; the tag; key and float. */
 #define MAX_VALUE_BYTES (2 + 2 + MAX_TAG_BYTES + 5)
-#define MAX_VALUES 16
+#define MAX_VALUES (32 + METRICS_MOST_VAL_SETS)
 #define MAX_SUMMARY_BYTES (MAX_VALUES * MAX_VALUE_BYTES)
 /* Wall time; step; key and length of the summary. */
 #define MAX_EVENT_BYTES (9 + 11 + 3 + MAX_SUMMARY_BYTES)
@@ -233,6 +233,14 @@ zero_status_t tensorboard_open(const char *directory, int64_t resumed_at, tensor
     return ZERO_OK;
 }
 
+static void put_value(message_t *summary, const char *tag, float value)
+{
+    message_t encoded = {.n_bytes = 0};
+    put_bytes(&encoded, VALUE_TAG, tag, strlen(tag));
+    put_float(&encoded, VALUE_SIMPLE, value);
+    put_bytes(summary, SUMMARY_VALUE, encoded.bytes, encoded.n_bytes);
+}
+
 static void put_summary(message_t *event, const metrics_row_t *row)
 {
     const struct {
@@ -250,22 +258,32 @@ static void put_summary(message_t *event, const metrics_row_t *row)
         {"exposed_host_ms", row->has_offload, row->exposed_host_ms},
         {"pcie_bytes", row->has_offload, (double)row->pcie_bytes},
         {"tokens", true, (double)row->tokens},
+        {row->rewards.are_known ? "pairs" : "targets", row->has_mask, (double)row->targets},
+        {"reward_chosen", row->rewards.are_known, row->rewards.chosen},
+        {"reward_rejected", row->rewards.are_known, row->rewards.rejected},
+        {"reward_margin", row->rewards.are_known, row->rewards.margin},
+        {"reward_accuracy", row->rewards.are_known, row->rewards.accuracy},
         {"skipped", true, row->skipped},
         {"device_bytes", true, (double)row->device_bytes},
         {"host_bytes", true, (double)row->host_bytes},
         {"val_loss", row->has_val_loss, row->val_loss},
+        {"val_reward_chosen", row->val_rewards.are_known, row->val_rewards.chosen},
+        {"val_reward_rejected", row->val_rewards.are_known, row->val_rewards.rejected},
+        {"val_reward_margin", row->val_rewards.are_known, row->val_rewards.margin},
+        {"val_reward_accuracy", row->val_rewards.are_known, row->val_rewards.accuracy},
         {"fp8_min_scale", row->has_fp8_scales, row->fp8_min_scale},
         {"fp8_max_scale", row->has_fp8_scales, row->fp8_max_scale},
     };
-    _Static_assert(sizeof values / sizeof values[0] <= MAX_VALUES, "more values than a summary's buffer holds");
-    message_t summary = {.n_bytes = 0}, value;
-    for (size_t i = 0; i < sizeof values / sizeof values[0]; i++) {
-        if (!values[i].is_known)
-            continue;
-        value.n_bytes = 0;
-        put_bytes(&value, VALUE_TAG, values[i].tag, strlen(values[i].tag));
-        put_float(&value, VALUE_SIMPLE, (float)values[i].value);
-        put_bytes(&summary, SUMMARY_VALUE, value.bytes, value.n_bytes);
+    _Static_assert(sizeof values / sizeof values[0] + METRICS_MOST_VAL_SETS <= MAX_VALUES,
+                   "more values than a summary's buffer holds");
+    message_t summary = {.n_bytes = 0};
+    for (size_t i = 0; i < sizeof values / sizeof values[0]; i++)
+        if (values[i].is_known)
+            put_value(&summary, values[i].tag, (float)values[i].value);
+    for (int i = 0; i < row->n_val_sets; i++) {
+        char tag[MAX_TAG_BYTES + 1];
+        snprintf(tag, sizeof tag, "val_loss.%s", row->val_sets[i].name);
+        put_value(&summary, tag, row->val_sets[i].loss);
     }
     put_bytes(event, EVENT_SUMMARY, summary.bytes, summary.n_bytes);
 }

@@ -13,6 +13,7 @@ typedef struct sample_spec {
     int top_k;         /* draw among the k likeliest; 0: among all */
     double top_p;      /* and among the likeliest of these whose probabilities add up to it; 0 or 1: among all */
     uint64_t seed;
+    int n_kept; /* of the prompt: a beginning that the last text has, too, whose cache is taken as it is */
     /* Called on every rank with each new token, which is the same on all. Returns whether to go on. NULL: always. */
     bool (*take)(void *user, int32_t token);
     void *user;

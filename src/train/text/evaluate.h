@@ -2,9 +2,11 @@
 #ifndef ZEROTRAIN_EVALUATE_H
 #define ZEROTRAIN_EVALUATE_H
 
-#include "train/data/data.h"
+#include "train/data/data_identity.h"
 #include "train/model/model.h"
 #include "train/options/options.h"
+#include "train/options/val_sets.h"
+#include "train/report/metrics.h"
 
 /* ---- held out ---- */
 /* The loss on held-out sequences, each counted once: val_loss of training, and zerotrain evaluate. */
@@ -12,24 +14,35 @@
 typedef struct held_out {
     data_t *data; /* owned; NULL: there are none */
     int64_t n_sequences;
-    double *losses; /* [ranks], owned: those of a round */
+    size_t n_sums; /* of a pass: its loss, and those of pairs behind it (model.h) */
+    double *sums;  /* [ranks, n_sums], owned: those of a round */
 } held_out_t;
 
-/* Opens the data in `paths`, of which the first `n_most` sequences are held out. If they have more, these are a random
- * sample, always the same; else they are taken in the files' order. Refuses data of which no target counts. The caller
- * closes it, whatever is returned. [collective] */
-zero_status_t held_out_open(const options_t *options, zero_comm_t *comm, const char *paths, int64_t n_most,
-                            held_out_t *held_out);
-void held_out_close(held_out_t *held_out);
-/* Returns whether some targets may not count in a pass: model_t.may_skip_targets is to be set for them. */
-bool held_out_may_skip(const held_out_t *held_out, const model_options_t *model, const train_options_t *train);
+/* The sets of [data] val. */
+typedef struct validation {
+    int n; /* 0: there are none */
+    val_set_t sets[OPTIONS_MAX_VAL_SETS];
+    held_out_t held_out[OPTIONS_MAX_VAL_SETS];
+    val_loss_t losses[OPTIONS_MAX_VAL_SETS]; /* of the last validation_compute, as the next */
+    rewards_t rewards;                       /* over the pairs of all sets */
+} validation_t;
 
-/* Computes the sum of the targets' losses, in nats, and how many count. The sum's bits depend on micro_batch and not on
- * the number of ranks. visit: called for every batch of this rank, with the targets that its sequences have; NULL:
- * nothing is called. [collective] */
-zero_status_t held_out_sum(held_out_t *held_out, session_t *session,
-                           void (*visit)(void *user, const model_batch_t *batch, int64_t n_targets), void *user,
-                           double *loss, int64_t *n_counted);
+/* Opens all sets, of each of which the first `n_most` sequences are held out. If it has more, these are a random
+ * sample, always the same; else they are taken in the files' order. Refuses data of which no target counts. The
+ * caller closes it, whatever is returned. [collective] */
+zero_status_t validation_open(const options_t *options, zero_comm_t *comm, int64_t n_most, validation_t *validation);
+void validation_close(validation_t *validation);
+/* Says how the sets' sequences were made, what is left out of them, and which have more than an evaluation takes. */
+void validation_report(const validation_t *validation);
+/* Returns whether some targets may not count in a pass: model_t.may_skip_targets is to be set for them. */
+bool validation_may_skip(const validation_t *validation, const model_options_t *model, const train_options_t *train);
+/* Refuses data that another tokenizer made (data_identity.h). [collective] */
+zero_status_t validation_check_tokenizer(const validation_t *validation, zero_comm_t *comm,
+                                         const model_tokenizer_t *tokenizer);
+
+/* Computes the mean loss of each set, and in *loss that over all their targets that count, in nats, or over all pairs.
+ * [collective] */
+zero_status_t validation_compute(validation_t *validation, session_t *session, double *loss);
 
 /* ---- evaluate ---- */
 

@@ -3,7 +3,7 @@
 #define ZEROTRAIN_GENERATE_H
 
 #include "train/options/options.h"
-#include "train/text/tokenizer.h"
+#include "train/text/generator.h"
 
 /* ---- print text ---- */
 /* Tokens as text on stdout. */
@@ -20,21 +20,14 @@ void print_text_end(void);
 
 /* ---- generate ---- */
 
-/* The text to continue. */
-typedef struct prompt {
-    tokenizer_t *tokenizer;
-    tokens_t tokens;
-} prompt_t;
-
-/* Reads the prompt, once config.json has been read, and makes [model] seq_len as long as the whole text can get, unless
- * the model has a table of positions. Lowers max_tokens to what that leaves. prompt_close, whatever is returned. */
-zero_status_t generate_read_prompt(generate_options_t *options, model_options_t *model, prompt_t *prompt);
-void prompt_close(prompt_t *prompt);
+/* Reads what is to be continued, once config.json has been read, and makes [model] seq_len as long as the longest text
+ * can get, unless it is set or the model has a table of positions. prompt_close, whatever is returned. [collective] */
+zero_status_t generate_read(options_t *options, zero_comm_t *comm, prompt_t *prompt);
 /* Chooses the precision, once the device is resolved. */
 void generate_choose(train_options_t *train, zero_device_type_t device);
 
-/* Prints to stdout what the model adds, as it comes: the same text on any number of ranks and at every stage.
- * [collective] */
-zero_status_t generate(const options_t *options, zero_comm_t *comm, const prompt_t *prompt);
+/* Prints to stdout what the model adds: to one prompt as it comes, to turns of a dialogue, to a file of prompts. It is
+ * the same text on any number of ranks and at every stage. [collective] */
+zero_status_t generate(const options_t *options, zero_comm_t *comm, prompt_t *prompt);
 
 #endif

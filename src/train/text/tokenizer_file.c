@@ -140,6 +140,12 @@ static zero_status_t take_unknown(file_t *file)
     return !unknown || bpe->unknown >= 0 ? ZERO_OK : tokenizer_malformed(file, "the token that unk_token names");
 }
 
+/* A dropout of 0.0 drops nothing. */
+static bool is_zero(const json_t *value)
+{
+    return json_is_number(value) && json_number_value(value) == 0.0;
+}
+
 static zero_status_t take_model(file_t *file)
 {
     /* What may not be set. byte_fallback: a byte-level vocabulary needs none. */
@@ -152,7 +158,7 @@ static zero_status_t take_model(file_t *file)
     if (!type || strcmp(type, "BPE") != 0)
         return tokenizer_refuse(file, "model.type", type, "BPE");
     for (size_t k = file->is_of_bytes ? 0 : 1; k < sizeof absent / sizeof absent[0]; k++)
-        if (tokenizer_is_set(file->model, absent[k]))
+        if (tokenizer_is_set(file->model, absent[k]) && !is_zero(json_object_get(file->model, absent[k])))
             return tokenizer_refuse(file, "model", absent[k], "BPE without it, here");
     if (!json_is_object(vocab) || !json_is_array(merges))
         return tokenizer_malformed(file, "model.vocab or model.merges");
@@ -246,12 +252,10 @@ static zero_status_t decode_all(file_t *file)
     return ZERO_OK;
 }
 
+/* `truncation` and `padding`, which training scripts leave in a file, are for batches: no text here is cut or filled.
+ */
 static zero_status_t take_all(file_t *file)
 {
-    static const char *const absent[] = {"truncation", "padding"};
-    for (size_t i = 0; i < sizeof absent / sizeof absent[0]; i++)
-        if (tokenizer_is_set(file->root, absent[i]))
-            return tokenizer_refuse(file, "the file", absent[i], "files without it");
     ZERO_TRY(tokenizer_read_forms(file));
     ZERO_TRY(take_model(file));
     ZERO_TRY(take_all_added(file));

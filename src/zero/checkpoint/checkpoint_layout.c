@@ -7,7 +7,7 @@
 
 #include "base/json_build.h"
 #include "base/log.h"
-#include "zero/checkpoint/safetensors.h"
+#include "zero/format/safetensors.h"
 
 #define LENGTH_BYTES 8
 /* Data begins at a multiple of this, as in files of Hugging Face's own writer. */
@@ -53,6 +53,12 @@ static bool append(builder_t *b, int file, zero_tensor_t t, zero_kept_t kept)
     return json_object_set_new(b->headers[file], name, entry) == 0;
 }
 
+/* Returns whether the files of a kind are one, an adapter's weights. */
+static bool is_adapters(const zero_checkpoint_layout_t *layout, int kind)
+{
+    return layout->is_adapter && KINDS[kind].first == ZERO_KEPT_WEIGHTS;
+}
+
 /* Lays out the files of one kind, from number *n_files on. Returns false as append does. */
 static bool add_files(builder_t *b, int kind, int *n_files)
 {
@@ -62,7 +68,9 @@ static bool add_files(builder_t *b, int kind, int *n_files)
             uint64_t n_bytes = b->model->tensors[t].n_elems * b->layout->element_bytes[kept];
             if (!zero_checkpoint_keeps(&b->model->tensors[t], kept))
                 continue;
-            if (file < first || (b->data_bytes[file] > 0 && b->data_bytes[file] + n_bytes > b->max_bytes)) {
+            const bool is_full = file >= first && b->data_bytes[file] > 0 &&
+                                 b->data_bytes[file] + n_bytes > b->max_bytes && !is_adapters(b->layout, kind);
+            if (file < first || is_full) {
                 b->headers[++file] = json_pack("{s:{s:s}}", "__metadata__", "format", "pt");
                 b->data_bytes[file] = 0;
             }
@@ -71,8 +79,11 @@ static bool add_files(builder_t *b, int kind, int *n_files)
         }
     *n_files = file + 1;
     for (int f = first; f < *n_files; f++)
-        snprintf(b->layout->files[f].name, sizeof b->layout->files[f].name, "%s%05d-of-%05d.safetensors",
-                 KINDS[kind].prefix, f - first + 1, *n_files - first);
+        if (is_adapters(b->layout, kind))
+            snprintf(b->layout->files[f].name, sizeof b->layout->files[f].name, ZERO_ADAPTER_FILE);
+        else
+            snprintf(b->layout->files[f].name, sizeof b->layout->files[f].name, "%s%05d-of-%05d.safetensors",
+                     KINDS[kind].prefix, f - first + 1, *n_files - first);
     return true;
 }
 
@@ -105,7 +116,8 @@ static bool build(builder_t *b)
         if (!write_header(b, &layout->files[f], f))
             return false;
     for (zero_tensor_t t = 0; t < b->model->n_tensors; t++) {
-        layout->weight_bytes += b->model->tensors[t].n_elems * layout->element_bytes[ZERO_KEPT_WEIGHTS];
+        if (zero_checkpoint_keeps(&b->model->tensors[t], ZERO_KEPT_WEIGHTS))
+            layout->weight_bytes += b->model->tensors[t].n_elems * layout->element_bytes[ZERO_KEPT_WEIGHTS];
         for (int kept = 0; kept < layout->n_kept && zero_checkpoint_keeps(&b->model->tensors[t], kept); kept++)
             layout->arrays[t][kept].offset += layout->files[layout->arrays[t][kept].file].header_bytes;
     }
@@ -135,6 +147,8 @@ zero_status_t zero_checkpoint_layout_create(const zero_model_t *model, zero_dtyp
                    .layout = &made,
                    .dtype_name = DTYPE_NAMES[dtype],
                    .max_bytes = max_file_bytes ? max_file_bytes : ZERO_CHECKPOINT_FILE_BYTES};
+    for (zero_tensor_t t = 0; t < model->n_tensors; t++)
+        made.is_adapter |= model->tensors[t].not_saved;
     made.files = calloc(most_files, sizeof *made.files);
     made.arrays = calloc((size_t)model->n_tensors, sizeof *made.arrays);
     b.headers = calloc(most_files, sizeof(json_t *));

@@ -2,7 +2,8 @@
  *
  * A checkpoint has two kinds of files. "model-..." files hold every tensor's weights in the training dtype, under the
  * declared name, which is Hugging Face's. "optimizer-..." files hold fp32 arrays per tensor: NAME.master, and the
- * optimizer's NAME.m, or NAME.m and NAME.v; of frozen tensors none. Arrays follow each other in declared order; a new
+ * optimizer's NAME.m, or NAME.m and NAME.v; of frozen tensors none. Of an adapter, a model with tensors that are not
+ * saved, the weights of the others are in one file by PEFT's name. Arrays follow each other in declared order; a new
  * file begins when the next array would exceed the limit. The position of an element depends neither on the stage nor
  * on the world size. So ranks write what they own side by side, and any number of ranks can read it.
  */
@@ -20,6 +21,7 @@ extern const char *const zero_kept_suffixes[ZERO_N_KEPT]; /* "", ".master", ".m"
 #define ZERO_CHECKPOINT_FILE_BYTES (UINT64_C(4) << 30)
 #define ZERO_MODEL_PREFIX "model-"
 #define ZERO_OPTIMIZER_PREFIX "optimizer-"
+#define ZERO_ADAPTER_FILE "adapter_model.safetensors"
 
 typedef struct zero_checkpoint_file {
     char name[64];
@@ -39,12 +41,13 @@ typedef struct zero_checkpoint_layout {
     size_t element_bytes[ZERO_N_KEPT];
     uint64_t weight_bytes; /* of all tensors */
     int n_kept;            /* arrays of a tensor: the first of zero_kept_t */
+    bool is_adapter;       /* some tensors are not saved */
 } zero_checkpoint_layout_t;
 
 /* Returns whether a checkpoint has that array of a tensor. */
 static inline bool zero_checkpoint_keeps(const zero_tensor_decl_t *tensor, int kept)
 {
-    return kept == ZERO_KEPT_WEIGHTS || !tensor->frozen;
+    return kept == ZERO_KEPT_WEIGHTS ? !tensor->not_saved : !tensor->frozen;
 }
 
 /* Computes the layout. n_arrays: of the optimizer (optimizer.h). max_file_bytes: most data in a file, unless a single

@@ -16,7 +16,7 @@
 #include "base/log.h"
 #include "zero/checkpoint/checkpoint_directory.h"
 #include "zero/checkpoint/checkpoint_removal.h"
-#include "zero/checkpoint/manifest.h"
+#include "zero/format/manifest.h"
 
 #define STEP_PREFIX "step-"
 

@@ -11,9 +11,9 @@
 #include "base/log.h"
 #include "zero/checkpoint/checkpoint_layout.h"
 #include "zero/checkpoint/checkpoint_open.h"
-#include "zero/checkpoint/safetensors.h"
 #include "zero/checkpoint/weights_directory.h"
 #include "zero/engine/engine_state.h"
+#include "zero/format/safetensors.h"
 #include "zero/plan/optimizer.h"
 
 /* ---- finding the arrays ---- */
@@ -29,7 +29,7 @@ typedef struct loader {
     int n_kept;                 /* ZERO_KEPT_M, and the optimizer's arrays */
     bool v_is_not_negative;
     zero_partial_t *partial; /* NULL: every tensor must be there, and no other */
-    bool *found;             /* by tensor */
+    bool *found;             /* by tensor: to be loaded; NULL: all */
     size_t n_files;
     zero_safetensors_t *files;
 } loader_t;
@@ -68,7 +68,7 @@ static zero_safetensors_source_t *find_source(const loader_t *loader, const char
         if (n_bytes < n_suffix || strcmp(name + n_bytes - n_suffix, zero_kept_suffixes[kept]) != 0)
             continue;
         size_t found = find_declared(loader, name, n_bytes - n_suffix);
-        if (found == loader->declared.n_names)
+        if (found == loader->declared.n_names || loader->model->tensors[found].not_saved)
             return NULL;
         *tensor = (zero_tensor_t)found;
         return &loader->sources[*tensor][kept];
@@ -142,17 +142,21 @@ static bool was_frozen(const loader_t *loader, zero_tensor_t t)
 static zero_status_t take_weights(loader_t *loader)
 {
     zero_tensor_t t = 0;
-    while (t < loader->model->n_tensors && !was_frozen(loader, t) && !loader->partial)
+    while (t < loader->model->n_tensors && !loader->partial &&
+           (loader->model->tensors[t].not_saved || !was_frozen(loader, t)))
         t++;
     if (t == loader->model->n_tensors)
         return ZERO_OK;
     loader->takes_weights = true;
+    ZERO_TRY(take_files(loader, ZERO_ADAPTER_FILE));
     return take_files(loader, ZERO_MODEL_PREFIX);
 }
 
-/* Returns whether a tensor is missing and may be. */
+/* Returns whether a tensor is missing and may be, or is in no checkpoint. */
 static bool is_kept(const loader_t *loader, zero_tensor_t t)
 {
+    if (loader->model->tensors[t].not_saved)
+        return true;
     return loader->partial && was_frozen(loader, t) && !loader->sources[t][ZERO_KEPT_WEIGHTS].file;
 }
 
@@ -177,18 +181,24 @@ static zero_status_t check_complete(const loader_t *loader)
     return ZERO_OK;
 }
 
-/* A checkpoint that has no tensor of the model is of another. */
-static zero_status_t count_found(loader_t *loader)
+/* Lists what is to be loaded. A checkpoint that has no tensor of the model is of another. */
+static zero_status_t list_found(loader_t *loader)
 {
     const zero_model_t *model = loader->model;
+    zero_partial_t counts = {0};
     loader->found = calloc((size_t)model->n_tensors, sizeof *loader->found);
     if (!loader->found)
         return zero_fail(ZERO_ERROR_MEMORY, "no memory to load '%s'", loader->checkpoint->path);
     for (zero_tensor_t t = 0; t < model->n_tensors; t++) {
         loader->found[t] = !is_kept(loader, t);
-        *(loader->found[t] ? &loader->partial->n_loaded : &loader->partial->n_kept) += 1;
+        if (!model->tensors[t].not_saved)
+            *(loader->found[t] ? &counts.n_loaded : &counts.n_kept) += 1;
     }
-    if (loader->partial->n_loaded > 0)
+    if (loader->partial) {
+        loader->partial->n_loaded = counts.n_loaded;
+        loader->partial->n_kept = counts.n_kept;
+    }
+    if (counts.n_loaded > 0)
         return ZERO_OK;
     return zero_fail(ZERO_ERROR_FORMAT, "'%s' has none of the model's %d tensors, such as %s", loader->checkpoint->path,
                      model->n_tensors, model->tensors[0].name);
@@ -207,7 +217,7 @@ static zero_status_t find_arrays(loader_t *loader)
     ZERO_TRY(take_files(loader, ZERO_OPTIMIZER_PREFIX));
     ZERO_TRY(take_weights(loader));
     ZERO_TRY(check_complete(loader));
-    return loader->partial ? count_found(loader) : ZERO_OK;
+    return list_found(loader);
 }
 
 /* Finds the arrays on rank 0, then on the others, so that what rank 0 finds wrong is logged once. */
@@ -320,6 +330,14 @@ static void destroy(loader_t *loader)
     free(loader->found);
 }
 
+static int n_unloaded(const loader_t *loader)
+{
+    int n = 0;
+    for (zero_tensor_t t = 0; t < loader->model->n_tensors; t++)
+        n += !loader->found[t];
+    return n;
+}
+
 static zero_status_t load(zero_engine_t *engine, loader_t *loader)
 {
     const zero_checkpoint_t *checkpoint = loader->checkpoint;
@@ -331,7 +349,7 @@ static zero_status_t load(zero_engine_t *engine, loader_t *loader)
     ZERO_TRY(zero_checkpoint_state_parse(checkpoint->state, checkpoint->state_path,
                                          zero_engine_context(engine)->config.dtype, &step, &state));
     ZERO_TRY(find_arrays_on_all_ranks(zero_engine_context(engine)->host_comm, loader));
-    ZERO_TRY(zero_engine_set_some(engine, true, loader->found, fill, loader));
+    ZERO_TRY(zero_engine_set_some(engine, true, n_unloaded(loader) > 0 ? loader->found : NULL, fill, loader));
     return zero_engine_set_step_state(engine, "zero_load", step, &state);
 }
 

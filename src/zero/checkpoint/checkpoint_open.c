@@ -13,6 +13,7 @@
 #include "base/files.h"
 #include "base/log.h"
 #include "comm/comm.h"
+#include "zero/checkpoint/checkpoint_layout.h"
 #include "zero/checkpoint/host_copies.h"
 #include "zero/plan/optimizer.h"
 
@@ -143,14 +144,20 @@ static zero_status_t read_state(zero_checkpoint_t *checkpoint)
                                        &unused);
 }
 
+static bool has_file(const zero_checkpoint_t *checkpoint, const char *name)
+{
+    return zero_manifest_find(&checkpoint->manifest, name) < checkpoint->manifest.n_files;
+}
+
 static zero_status_t read_small_files(zero_checkpoint_t *checkpoint)
 {
-    static const char *const WANTED[] = {ZERO_STATE_FILE, ZERO_INDEX_FILE};
     ZERO_TRY(zero_manifest_read(checkpoint->path, &checkpoint->manifest));
-    for (size_t i = 0; i < sizeof WANTED / sizeof WANTED[0]; i++)
-        if (zero_manifest_find(&checkpoint->manifest, WANTED[i]) == checkpoint->manifest.n_files)
+    const char *const wanted[] = {ZERO_STATE_FILE,
+                                  has_file(checkpoint, ZERO_ADAPTER_FILE) ? ZERO_ADAPTER_FILE : ZERO_INDEX_FILE};
+    for (size_t i = 0; i < sizeof wanted / sizeof wanted[0]; i++)
+        if (!has_file(checkpoint, wanted[i]))
             return zero_fail(ZERO_ERROR_FORMAT, "'%s/" ZERO_MANIFEST_NAME "' does not list %s: take another checkpoint",
-                             checkpoint->path, WANTED[i]);
+                             checkpoint->path, wanted[i]);
     ZERO_TRY(zero_manifest_check(&checkpoint->manifest, checkpoint->path,
                                  zero_manifest_find(&checkpoint->manifest, ZERO_STATE_FILE)));
     return read_state(checkpoint);

@@ -6,7 +6,7 @@
 
 #include "kernels/shard.h"
 #include "zero/checkpoint/checkpoint_directory.h"
-#include "zero/checkpoint/manifest.h"
+#include "zero/format/manifest.h"
 
 /* ---- checkpoint state ---- */
 /* State.json: everything except the arrays that the next step depends on, and what the caller

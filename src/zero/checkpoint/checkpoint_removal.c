@@ -15,7 +15,7 @@
 #include "base/log.h"
 #include "base/status.h"
 #include "base/system.h"
-#include "zero/checkpoint/manifest.h"
+#include "zero/format/manifest.h"
 
 /* libzero makes one level. Each level of a deeper tree would need a descriptor. */
 #define MAX_DEPTH 16

@@ -75,8 +75,9 @@ static bool is_root(const zero_save_t *save)
 /* Writes this rank's elements: from the copy or, in the caller's own thread, from the engine. */
 static zero_status_t write_phase(zero_save_t *save)
 {
-    zero_status_t status = save->copy.values ? zero_state_copy_write(&save->copy, save->in_parallel, &save->writer)
-                                             : zero_get_state(save->engine, zero_array_writer_write, &save->writer);
+    zero_status_t status = save->copy.values
+                               ? zero_state_copy_write(&save->copy, save->in_parallel, &save->writer)
+                               : zero_engine_get_saved(save->engine, zero_array_writer_write, &save->writer);
     zero_state_copy_destroy(&save->copy); /* not needed any more, and large */
     zero_status_t closed = zero_array_writer_close(&save->writer);
     return status == ZERO_OK ? closed : status;

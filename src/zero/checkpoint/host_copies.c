@@ -22,7 +22,7 @@
 #include "comm/comm.h"
 #include "zero/checkpoint/checkpoint_directory.h"
 #include "zero/checkpoint/checkpoint_layout.h"
-#include "zero/checkpoint/manifest.h"
+#include "zero/format/manifest.h"
 #include "zero/plan/config.h"
 #include "zero/plan/optimizer.h"
 

@@ -17,7 +17,7 @@
 #include "comm/comm.h"
 #include "zero/checkpoint/checkpoint_directory.h"
 #include "zero/checkpoint/host_copies.h"
-#include "zero/checkpoint/manifest.h"
+#include "zero/format/manifest.h"
 
 #define BLOCK_BYTES ((size_t)4 << 20)
 #define NAME_BYTES 256

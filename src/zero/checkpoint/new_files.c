@@ -8,7 +8,7 @@
 #include "base/log.h"
 #include "kernels/shard.h"
 #include "zero/checkpoint/checkpoint_open.h"
-#include "zero/checkpoint/safetensors.h"
+#include "zero/format/safetensors.h"
 
 /* ---- array writer ---- */
 
@@ -152,7 +152,8 @@ static zero_status_t list_all(const zero_save_options_t *options, zero_new_files
     zero_manifest_t *manifest = &files->manifest;
     for (int f = 0; f < files->layout.n_files; f++)
         ZERO_TRY(zero_manifest_add(manifest, files->layout.files[f].name));
-    ZERO_TRY(zero_manifest_add(manifest, ZERO_INDEX_FILE));
+    if (!files->layout.is_adapter)
+        ZERO_TRY(zero_manifest_add(manifest, ZERO_INDEX_FILE));
     if (options->config_json)
         ZERO_TRY(zero_manifest_add(manifest, ZERO_CONFIG_FILE));
     ZERO_TRY(zero_manifest_add(manifest, ZERO_STATE_FILE));
@@ -232,7 +233,8 @@ zero_status_t zero_new_files_make(const zero_new_files_t *files, const zero_mode
     const maker_t maker = {.files = files, .directory = directory, .written = written};
     for (int f = 0; f < files->layout.n_files; f++)
         ZERO_TRY(write_header(&maker, f));
-    ZERO_TRY(write_index(&maker, model));
+    if (!files->layout.is_adapter)
+        ZERO_TRY(write_index(&maker, model));
     if (options->config_json)
         ZERO_TRY(write_whole(&maker, ZERO_CONFIG_FILE, options->config_json, strlen(options->config_json)));
     ZERO_TRY(write_json(&maker, ZERO_STATE_FILE, files->state));

@@ -6,7 +6,7 @@
 
 #include "zero/checkpoint/checkpoint_extents.h"
 #include "zero/checkpoint/checkpoint_layout.h"
-#include "zero/checkpoint/manifest.h"
+#include "zero/format/manifest.h"
 #include "zero/runtime/context.h"
 
 /* ---- array writer ---- */

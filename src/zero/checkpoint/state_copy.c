@@ -14,8 +14,9 @@ static size_t count_owned(const zero_context_t *context)
 {
     size_t n = 0;
     for (zero_tensor_t t = 0; t < context->model->n_tensors; t++)
-        n += zero_context_owned_span(context, t, context->comm->rank).n_elems *
-             (context->model->tensors[t].frozen ? 1 : 1 + (size_t)context->plan.n_arrays);
+        if (!context->model->tensors[t].not_saved)
+            n += zero_context_owned_span(context, t, context->comm->rank).n_elems *
+                 (context->model->tensors[t].frozen ? 1 : 1 + (size_t)context->plan.n_arrays);
     return n;
 }
 
@@ -62,7 +63,7 @@ zero_status_t zero_state_copy_create(zero_engine_t *engine, zero_state_copy_t *c
             ZERO_ERROR_MEMORY,
             "no host memory to save in the background: a copy of %zu numbers takes %zu bytes; save without", n,
             n_bytes);
-    return zero_get_state(engine, copy_chunk, copy);
+    return zero_engine_get_saved(engine, copy_chunk, copy);
 }
 
 /* Writes all arrays of one kind. *n_done: the chunks that are written. */

@@ -10,6 +10,7 @@
 
 #include "base/files.h"
 #include "base/log.h"
+#include "zero/checkpoint/checkpoint_layout.h"
 #include "zero/engine/engine_state.h"
 
 #define SINGLE_NAME "model.safetensors"
@@ -123,12 +124,22 @@ static zero_status_t add_tensor(zero_weights_t *weights, const zero_safetensors_
     return ZERO_OK;
 }
 
+/* Returns whether the model is an adapter and what it belongs to: then it is the latter that is loaded whole. */
+static bool has_not_saved(const zero_model_t *model)
+{
+    for (zero_tensor_t t = 0; t < model->n_tensors; t++)
+        if (model->tensors[t].not_saved)
+            return true;
+    return false;
+}
+
 static zero_status_t check_complete(const zero_weights_t *weights)
 {
     const zero_model_t *model = weights->model;
+    const bool is_base = has_not_saved(model) && !weights->is_partial;
     int n_missing = 0, first = 0;
     for (zero_tensor_t t = model->n_tensors - 1; t >= 0; t--)
-        if (!weights->sources[t].file) {
+        if (!weights->sources[t].file && (!is_base || model->tensors[t].not_saved)) {
             n_missing++;
             first = t;
         }
@@ -219,19 +230,23 @@ static zero_status_t add_index(zero_weights_t *weights, const char *path)
 
 static zero_status_t add_directory(zero_weights_t *weights)
 {
-    char *single = NULL, *index = NULL;
+    char *single = NULL, *index = NULL, *adapter = NULL;
     zero_status_t status;
     ZERO_TRY_GOTO(zero_path_join(weights->directory, SINGLE_NAME, &single), done);
     ZERO_TRY_GOTO(zero_path_join(weights->directory, INDEX_NAME, &index), done);
+    ZERO_TRY_GOTO(zero_path_join(weights->directory, ZERO_ADAPTER_FILE, &adapter), done);
     /* If anything else is wrong with the file, opening it reports that. */
     if (access(single, F_OK) == 0)
         status = add_single(weights, single);
     else if (access(index, F_OK) == 0)
         status = add_index(weights, index);
+    else if (access(adapter, F_OK) == 0)
+        status = add_single(weights, adapter);
     else
         status = zero_fail(ZERO_ERROR_IO, "cannot find weights in '%s': it has neither %s nor %s (%s)",
                            weights->directory, SINGLE_NAME, INDEX_NAME, strerror(errno));
 done:
+    free(adapter);
     free(index);
     free(single);
     return status;
@@ -384,7 +399,8 @@ static zero_status_t load(zero_engine_t *engine, const char *call, const char *d
     zero_context_enter(context, call);
     zero_status_t status = open_on_all_ranks(context->comm, context->model, directory, &weights);
     if (status == ZERO_OK)
-        status = zero_engine_set_some(engine, false, partial ? weights.found : NULL, fill, &weights);
+        status = zero_engine_set_some(engine, false, partial || has_not_saved(context->model) ? weights.found : NULL,
+                                      fill, &weights);
     if (status == ZERO_OK && partial)
         count(&weights, partial);
     zero_weights_close(&weights);

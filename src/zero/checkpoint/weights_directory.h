@@ -8,7 +8,7 @@
 #ifndef ZERO_WEIGHTS_DIRECTORY_H
 #define ZERO_WEIGHTS_DIRECTORY_H
 
-#include "zero/checkpoint/safetensors.h"
+#include "zero/format/safetensors.h"
 #include "zero/plan/declaration.h"
 
 #define ZERO_WEIGHTS_UNKNOWN_BYTES 320

@@ -54,6 +54,8 @@ static uint64_t config_hash(const zero_config_t *c)
     hash = zero_hash_fold(hash, &c->offload_ratio, sizeof c->offload_ratio);
     hash = zero_hash_fold(hash, &c->offload_params, sizeof c->offload_params);
     hash = zero_hash_fold(hash, &c->offload_update, sizeof c->offload_update);
+    hash = zero_hash_fold(hash, &c->gradients, sizeof c->gradients);
+    hash = zero_hash_fold(hash, &c->update, sizeof c->update);
     hash = zero_hash_fold(hash, &c->offload_buffer_bytes, sizeof c->offload_buffer_bytes);
     hash = zero_hash_fold(hash, &c->staging_bytes, sizeof c->staging_bytes);
     hash = zero_hash_fold(hash, &c->loss_scale_window, sizeof c->loss_scale_window);
@@ -128,6 +130,7 @@ static zero_status_t create_parts(zero_engine_t *engine)
 {
     zero_context_t *context = &engine->context;
     ZERO_TRY(zero_offload_prepare(engine->offload));
+    ZERO_TRY(zero_frozen_fp8_create(context, &engine->frozen_fp8));
     ZERO_TRY(zero_parameters_create(context, engine->offload, &engine->parameters));
     ZERO_TRY(zero_gradients_create(context, engine->offload, &engine->gradients));
     ZERO_TRY(zero_results_create(context, &engine->results));
@@ -188,11 +191,15 @@ fail:
 
 /* Waits for the device, since memory must not be freed while a stream may use it. After a failure, first ends what
  * waits in the streams for a peer that may never come. */
-static void await_device(zero_context_t *context)
+static void await_device(zero_engine_t *engine)
 {
+    const zero_context_t *context = &engine->context;
     zero_comm_t *comm = context->comm;
-    if (comm && (comm->failed || context->host_comm->failed) && comm->ops->release)
-        comm->ops->release(comm);
+    if (comm && (comm->failed || context->host_comm->failed)) {
+        if (comm->ops->release)
+            comm->ops->release(comm);
+        zero_engine_release_all_to_alls(engine);
+    }
     zero_device_synchronize(context->device);
 }
 
@@ -203,7 +210,8 @@ static void destroy(zero_engine_t *engine)
     zero_comm_t *host_comm = context->host_comm;
     zero_device_t *device = context->device;
     zero_context_enter(context, "zero_engine_destroy");
-    await_device(context);
+    await_device(engine);
+    zero_engine_free_all_to_alls(engine);
     zero_engine_free_stashes(engine);
     zero_engine_free_blocks(engine);
     zero_update_destroy(engine->update);
@@ -211,6 +219,7 @@ static void destroy(zero_engine_t *engine)
     zero_gradients_destroy(engine->gradients);
     zero_parameters_destroy(engine->parameters);
     zero_offload_destroy(engine->offload);
+    zero_frozen_fp8_destroy(engine->frozen_fp8);
     zero_streams_destroy(context);
     zero_context_destroy(context);
     free(engine);

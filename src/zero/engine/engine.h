@@ -1,10 +1,11 @@
 /* engine.h - the engine: what joins its parts. Only the files that implement the public functions on an engine see it:
- * create.c, allocate.c, stash.c, pass.c, tensors.c, step.c, state.c, whole_tensor.c. The parts know the context
- * and the parts below them: runtime < offload < parameters < gradients < results < update. */
+ * create.c, allocate.c, stash.c, all_to_all.c, pass.c, tensors.c, step.c, state.c, whole_tensor.c. The parts know the
+ * context and the parts below them: runtime < offload < parameters < gradients < results < update. */
 #ifndef ZERO_ENGINE_H
 #define ZERO_ENGINE_H
 
 #include "zero/engine/engine_state.h"
+#include "zero/engine/frozen_fp8.h"
 #include "zero/offload/offload.h"
 #include "zero/runtime/context.h"
 #include "zero/step/gradients.h"
@@ -20,7 +21,9 @@ struct zero_engine {
     zero_results_t *results;
     zero_update_t *update;
     zero_user_block_t *user_blocks;
-    zero_stash_t *stashes; /* of zero_stash_create, the newest first */
+    zero_frozen_fp8_t *frozen_fp8;  /* NULL: no frozen tensor is held in fp8 */
+    zero_stash_t *stashes;          /* of zero_stash_create, the newest first */
+    zero_all_to_all_t *all_to_alls; /* of zero_all_to_all_create, the newest first */
 
     bool reduces_once; /* a step, whatever else is set: it was planned with one micro-step */
     bool started;      /* zero_begin has been called: no more zero_alloc */
@@ -36,6 +39,12 @@ struct zero_engine {
 void zero_engine_free_blocks(zero_engine_t *engine);
 /* Frees what zero_stash_create made, but for its device memory, which is zero_alloc's. */
 void zero_engine_free_stashes(zero_engine_t *engine);
+
+/* ---- all_to_all.c ---- */
+/* Ends the waits for peers in this rank's streams, after a failure: the counterpart of zero_comm_ops_t's release. */
+void zero_engine_release_all_to_alls(zero_engine_t *engine);
+/* Frees what zero_all_to_all_create made. No stream may still use it. [collective] */
+void zero_engine_free_all_to_alls(zero_engine_t *engine);
 
 /* ---- state.c ---- */
 /* Waits until no stream of this rank works, and no rank reads its memory. [collective] */

@@ -23,6 +23,9 @@ zero_status_t zero_engine_check_weights(zero_engine_t *engine, const char *call)
 zero_status_t zero_engine_set_some(zero_engine_t *engine, bool with_moments, const bool *wanted, zero_chunk_fn fill,
                                    void *user);
 
+/* zero_get_state of the tensors that checkpoints have. */
+zero_status_t zero_engine_get_saved(zero_engine_t *engine, zero_chunk_fn visit, void *user);
+
 /* Returns how many steps have been waited for. */
 uint64_t zero_engine_n_steps(const zero_engine_t *engine);
 /* Read and write what a step hands to the next, while no step is under way: ZERO_ERROR_ORDER otherwise, with a line

@@ -56,6 +56,8 @@ zero_status_t zero_begin(zero_engine_t *engine, zero_pass_t pass, zero_stream_t 
     zero_log_set_rank(engine->context.host_comm->rank);
     ZERO_TRY(check_begin(engine, pass));
     ZERO_TRY(zero_engine_check_weights(engine, "zero_begin"));
+    if (pass == ZERO_PASS_TRAIN && progress->micro_step == engine->context.config.micro_steps - 1)
+        ZERO_TRY(zero_backward_update_check_begin(zero_update_backward(engine->update)));
     if (!engine->started)
         ZERO_TRY(zero_offload_start(engine->offload, engine->user_blocks));
     if (pass == ZERO_PASS_TRAIN && progress->micro_step == 0)
@@ -246,6 +248,10 @@ static zero_status_t cancel(zero_engine_t *engine)
     const bool has_begun = progress->in_pass || progress->micro_step > 0;
     ZERO_TRY(compare_places(context, engine->acquired));
     ZERO_TRY(zero_engine_quiesce(engine));
+    if (zero_backward_update_has_begun(zero_update_backward(engine->update))) {
+        engine->weights_are_partial = true;
+        engine->partial_weights_were_logged = false;
+    }
     zero_parameters_cancel(engine->parameters);
     ZERO_TRY(zero_gradients_cancel(engine->gradients));
     zero_offload_cancel(engine->offload);

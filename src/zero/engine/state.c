@@ -174,10 +174,11 @@ static zero_status_t write_all(zero_engine_t *engine, bool owned_only, zero_run_
 {
     engine->weights_are_partial = true;
     engine->partial_weights_were_logged = false;
-    ZERO_TRY(zero_comm_agree(engine->context.comm, zero_runs_for_each(engine, owned_only, fn, user)));
+    ZERO_TRY(zero_comm_agree(engine->context.comm, zero_runs_write_each(engine, owned_only, fn, user)));
     if (owned_only)
         ZERO_TRY(zero_state_share(&engine->context));
     ZERO_TRY(publish(engine));
+    ZERO_TRY(zero_results_forget_stop(engine->results));
     engine->weights_are_partial = false;
     return ZERO_OK;
 }
@@ -189,7 +190,8 @@ zero_status_t zero_engine_check_weights(zero_engine_t *engine, const char *call)
     if (!engine->partial_weights_were_logged)
         zero_fail_collective(ZERO_ERROR_ORDER,
                              "%s: the weights are incomplete, because the last call that wrote them failed: "
-                             "zero_init_parameters, zero_set_state, zero_load_weights or zero_load must succeed first",
+                             "zero_init_parameters, zero_set_state, zero_load_weights or, before the first zero_begin, "
+                             "zero_load must succeed first",
                              call);
     engine->partial_weights_were_logged = true;
     return ZERO_ERROR_ORDER;
@@ -204,13 +206,11 @@ typedef struct set_request {
 
 /* Sets the moments of a tensor that keeps its weights to zero if the others' are. */
 static zero_status_t keep_run(zero_engine_t *engine, zero_tensor_t tensor, const zero_span_t *run,
-                              const zero_adam_segment_t *at, zero_run_buffers_t *buffers, const set_request_t *request)
+                              const zero_adam_segment_t *at, const set_request_t *request)
 {
     if (request->with_moments)
         return ZERO_OK;
-    memset(buffers->host, 0, run->n_elems * sizeof(float));
-    ZERO_TRY(zero_run_write_moments(engine, tensor, at, buffers->host, buffers->host, run->n_elems, buffers));
-    return zero_device_synchronize(engine->context.device);
+    return zero_run_clear_moments(engine, tensor, at, run->n_elems);
 }
 
 static zero_status_t set_run(zero_engine_t *engine, zero_tensor_t tensor, const zero_span_t *run,
@@ -222,17 +222,16 @@ static zero_status_t set_run(zero_engine_t *engine, zero_tensor_t tensor, const 
     size_t n = run->n_elems, n_bytes = n * sizeof(float);
     zero_chunk_t chunk = {.tensor = tensor, .first = run->first, .n_elems = n, .master = master};
     if (request->wanted && !request->wanted[tensor])
-        return keep_run(engine, tensor, run, at, buffers, request);
+        return keep_run(engine, tensor, run, at, request);
     if (request->with_moments && !zero_run_is_frozen(engine, tensor)) {
         chunk.m = m;
         chunk.v = engine->context.plan.n_arrays > 1 ? v : NULL;
-    } else {
-        memset(m, 0, 2 * ZERO_RUN_ELEMS * sizeof(float));
     }
     ZERO_TRY(request->fill(request->user, &chunk));
     ZERO_TRY(zero_device_copy(device, buffers->weights, master, n_bytes, NULL));
     ZERO_TRY(zero_run_write_master(engine, tensor, at, buffers, n));
-    ZERO_TRY(zero_run_write_moments(engine, tensor, at, m, v, n, buffers));
+    ZERO_TRY(chunk.m ? zero_run_write_moments(engine, tensor, at, m, v, n, buffers)
+                     : zero_run_clear_moments(engine, tensor, at, n));
     return zero_device_synchronize(device); /* the host buffers are used again */
 }
 
@@ -282,12 +281,9 @@ static zero_status_t init_run(zero_engine_t *engine, zero_tensor_t tensor, const
                               const zero_adam_segment_t *at, zero_run_buffers_t *buffers, void *user)
 {
     (void)user;
-    float *zeros = buffers->host + ZERO_RUN_ELEMS;
     ZERO_TRY(init_weights(engine, tensor, run, buffers));
     ZERO_TRY(zero_run_write_master(engine, tensor, at, buffers, run->n_elems));
-    if (!zero_run_is_frozen(engine, tensor))
-        memset(zeros, 0, run->n_elems * sizeof *zeros);
-    ZERO_TRY(zero_run_write_moments(engine, tensor, at, zeros, zeros, run->n_elems, buffers));
+    ZERO_TRY(zero_run_clear_moments(engine, tensor, at, run->n_elems));
     return zero_device_synchronize(engine->context.device);
 }
 
@@ -305,12 +301,15 @@ zero_status_t zero_init_parameters(zero_engine_t *engine)
 typedef struct get_request {
     zero_chunk_fn visit;
     void *user;
+    bool saved_only;
 } get_request_t;
 
 static zero_status_t get_run(zero_engine_t *engine, zero_tensor_t tensor, const zero_span_t *run,
                              const zero_adam_segment_t *at, zero_run_buffers_t *buffers, void *user)
 {
     const get_request_t *request = user;
+    if (request->saved_only && engine->context.model->tensors[tensor].not_saved)
+        return ZERO_OK;
     zero_device_t *device = engine->context.device;
     float *master = buffers->host, *m = master + ZERO_RUN_ELEMS, *v = m + ZERO_RUN_ELEMS;
     size_t n = run->n_elems;
@@ -328,17 +327,28 @@ static zero_status_t get_run(zero_engine_t *engine, zero_tensor_t tensor, const 
     return request->visit(request->user, &chunk);
 }
 
-zero_status_t zero_get_state(zero_engine_t *engine, zero_chunk_fn visit, void *user)
+static zero_status_t get_state(zero_engine_t *engine, zero_chunk_fn visit, void *user, bool saved_only)
 {
-    get_request_t request = {.visit = visit, .user = user};
-    ZERO_REQUIRE(engine);
+    get_request_t request = {.visit = visit, .user = user, .saved_only = saved_only};
     ZERO_TRY(zero_context_check_trains(&engine->context, "zero_get_state"));
     ZERO_TRY(zero_context_check_between_steps(&engine->context, "zero_get_state"));
-    ZERO_REQUIRE(visit);
+    if (!visit)
+        return zero_refuse_null("zero_get_state", "visit");
     ZERO_TRY(zero_engine_check_weights(engine, "zero_get_state"));
     ZERO_TRY(zero_offload_finish_update(engine->offload)); /* offloaded state may still be being copied */
     ZERO_TRY(zero_device_synchronize(engine->context.device));
     return zero_runs_for_each(engine, true, get_run, &request);
+}
+
+zero_status_t zero_get_state(zero_engine_t *engine, zero_chunk_fn visit, void *user)
+{
+    ZERO_REQUIRE(engine);
+    return get_state(engine, visit, user, false);
+}
+
+zero_status_t zero_engine_get_saved(zero_engine_t *engine, zero_chunk_fn visit, void *user)
+{
+    return get_state(engine, visit, user, true);
 }
 
 /* ---- one array of one tensor ---- */
@@ -350,6 +360,17 @@ typedef struct array_request {
     uint64_t first;
 } array_request_t;
 
+/* Reads reduced gradients, which begin at element `at` of them all, through host memory into `to`. */
+static zero_status_t read_grad_run(const zero_engine_t *engine, uint64_t at, uint64_t n_elems, void *host, float *to)
+{
+    const zero_context_t *context = &engine->context;
+    const zero_dtype_t dtype = context->plan.reduced_dtype;
+    ZERO_TRY(zero_device_copy(context->device, host, zero_context_reduced_grads_at(context, at),
+                              n_elems * zero_dtype_size(dtype), NULL));
+    ZERO_TRY(zero_device_synchronize(context->device));
+    return zero_shard_kernels_cpu()->cast(to, ZERO_FP32, host, dtype, n_elems, NULL);
+}
+
 static zero_status_t read_array_run(zero_engine_t *engine, zero_tensor_t tensor, const zero_span_t *run,
                                     const zero_adam_segment_t *at, zero_run_buffers_t *buffers, void *user)
 {
@@ -359,8 +380,8 @@ static zero_status_t read_array_run(zero_engine_t *engine, zero_tensor_t tensor,
     if (request->array == ZERO_ARRAY_WEIGHT)
         ZERO_TRY(zero_run_read_master(engine, tensor, at, buffers, run->n_elems));
     else if (request->array == ZERO_ARRAY_GRAD)
-        ZERO_TRY(zero_device_copy(device, buffers->host, zero_context_reduced_grads(&engine->context) + at->grad,
-                                  n_bytes, NULL));
+        return read_grad_run(engine, at->grad, run->n_elems, buffers->host,
+                             request->to + (run->first - request->first));
     else
         ZERO_TRY(zero_run_read_array(engine, request->array, at, buffers->host, run->n_elems, buffers));
     ZERO_TRY(zero_device_synchronize(device));

@@ -132,7 +132,7 @@ static zero_status_t for_each_run_of(zero_engine_t *engine, zero_tensor_t tensor
         uint64_t left = span->n_elems - done;
         zero_span_t run = {.first = span->first + done, .n_elems = left < ZERO_RUN_ELEMS ? left : ZERO_RUN_ELEMS};
         zero_adam_segment_t here = at;
-        here.param += done;
+        here.param += zero_run_is_fp8(engine, tensor) ? done / ZERO_FP8_IN_ELEMENT : done;
         here.state += done;
         here.grad += done;
         ZERO_TRY(fn(engine, tensor, &run, &here, buffers, user));
@@ -179,6 +179,24 @@ zero_status_t zero_runs_for_each(zero_engine_t *engine, bool owned_only, zero_ru
     zero_status_t status = buffers_create(context->device, &buffers);
     for (zero_tensor_t t = 0; t < context->model->n_tensors && status == ZERO_OK; t++)
         status = for_each_run_of_tensor(engine, t, owned_only, &buffers, fn, user);
+    buffers_destroy(context->device, &buffers);
+    return status;
+}
+
+zero_status_t zero_runs_write_each(zero_engine_t *engine, bool owned_only, zero_run_fn fn, void *user)
+{
+    const zero_context_t *context = &engine->context;
+    zero_run_buffers_t buffers = {0};
+    zero_status_t status = buffers_create(context->device, &buffers);
+    for (zero_tensor_t t = 0; t < context->model->n_tensors; t++) {
+        if (status == ZERO_OK)
+            status = for_each_run_of_tensor(engine, t, owned_only, &buffers, fn, user);
+        if (!zero_frozen_fp8_ends(engine->frozen_fp8, t))
+            continue;
+        status = zero_frozen_fp8_store(engine->frozen_fp8, t, status);
+        if (status != ZERO_OK) /* on every rank */
+            break;
+    }
     buffers_destroy(context->device, &buffers);
     return status;
 }
@@ -255,6 +273,30 @@ zero_status_t zero_run_write_moments(zero_engine_t *engine, zero_tensor_t tensor
                                              : ZERO_OK;
 }
 
+/* Clears memory on the device, or on the host if it is offloaded: no thread encodes or copies zeros. */
+static zero_status_t clear_array(zero_engine_t *engine, zero_array_t array, const zero_adam_segment_t *at,
+                                 uint64_t n_elems)
+{
+    const zero_context_t *context = &engine->context;
+    if (is_v_of_a_matrix(array, at))
+        return ZERO_OK;
+    void *destination = array == ZERO_ARRAY_M ? m_at(engine, at) : v_at(engine, at);
+    const size_t n_bytes = zero_array_bytes(context->plan.array_format, n_elems);
+    if (!is_offloaded(engine, at))
+        return context->device->ops->clear(context->device, destination, n_bytes, NULL);
+    memset(destination, 0, n_bytes);
+    return ZERO_OK;
+}
+
+zero_status_t zero_run_clear_moments(zero_engine_t *engine, zero_tensor_t tensor, const zero_adam_segment_t *at,
+                                     size_t n_elems)
+{
+    if (!has_state(engine, tensor))
+        return ZERO_OK;
+    ZERO_TRY(clear_array(engine, ZERO_ARRAY_M, at, n_elems));
+    return engine->context.plan.n_arrays > 1 ? clear_array(engine, ZERO_ARRAY_V, at, n_elems) : ZERO_OK;
+}
+
 /* Offloaded weights are split on the device, too, which may be unable to reach the host's memory, and then copied.
  * Those without state have no low parts: these are dropped. */
 zero_status_t zero_run_write_master(zero_engine_t *engine, zero_tensor_t tensor, const zero_adam_segment_t *at,
@@ -265,6 +307,11 @@ zero_status_t zero_run_write_master(zero_engine_t *engine, zero_tensor_t tensor,
     zero_dtype_t dtype = context->config.dtype;
     void *param = param_at(engine, tensor, at, buffers), *hosts_param = host_param_at(engine, tensor, at);
     const bool has_low = has_state(engine, tensor);
+    if (zero_run_is_fp8(engine, tensor)) {
+        ZERO_TRY(zero_device_copy(device, buffers->host, buffers->weights, n_elems * sizeof *buffers->host, NULL));
+        ZERO_TRY(zero_device_synchronize(device));
+        return zero_frozen_fp8_take(engine->frozen_fp8, buffers->host, n_elems, hosts_param ? hosts_param : param);
+    }
     void *held = has_low ? master_lo_at(engine, at) : NULL;
     void *master_lo = held && !is_offloaded(engine, at) ? held : dtype == ZERO_FP32 ? NULL : buffers->master_lo;
     ZERO_TRY(device->kernels->split_master(param, master_lo, dtype, buffers->weights, n_elems, NULL));
@@ -280,6 +327,10 @@ zero_status_t zero_run_read_master(zero_engine_t *engine, zero_tensor_t tensor, 
     zero_device_t *device = context->device;
     zero_dtype_t dtype = context->config.dtype;
     void *param = param_at(engine, tensor, at, buffers);
+    if (zero_run_is_fp8(engine, tensor))
+        return zero_frozen_fp8_read(engine->frozen_fp8, tensor,
+                                    param == buffers->param ? host_param_at(engine, tensor, at) : param, buffers->host,
+                                    n_elems);
     if (param == buffers->param)
         ZERO_TRY(
             zero_device_copy(device, param, host_param_at(engine, tensor, at), n_elems * zero_dtype_size(dtype), NULL));

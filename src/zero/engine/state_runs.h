@@ -22,7 +22,10 @@ typedef zero_status_t (*zero_run_fn)(zero_engine_t *engine, zero_tensor_t tensor
 /* Calls fn on the runs of all tensors that this rank holds; with `owned_only` on those that it owns, which are fewer at
  * stage 0. */
 zero_status_t zero_runs_for_each(zero_engine_t *engine, bool owned_only, zero_run_fn fn, void *user);
-/* The same of one tensor. */
+/* Calls fn, which writes weights, on the runs of all tensors, and stores those that are held in fp8. Ranks fail
+ * together in the latter. [collective] */
+zero_status_t zero_runs_write_each(zero_engine_t *engine, bool owned_only, zero_run_fn fn, void *user);
+/* The same of one tensor, which is not held in fp8 if it is written. */
 zero_status_t zero_runs_for_each_of(zero_engine_t *engine, zero_tensor_t tensor, bool owned_only, zero_run_fn fn,
                                     void *user);
 
@@ -33,7 +36,13 @@ static inline bool zero_run_is_frozen(const zero_engine_t *engine, zero_tensor_t
     return engine->context.model->tensors[tensor].frozen;
 }
 
-/* Writes the master weights in buffers->weights. */
+static inline bool zero_run_is_fp8(const zero_engine_t *engine, zero_tensor_t tensor)
+{
+    return engine->context.model->tensors[tensor].frozen_fp8;
+}
+
+/* Writes the master weights in buffers->weights. Of what is held in fp8 they are taken to buffers->host, and stored
+ * behind the matrix's last tensor. */
 zero_status_t zero_run_write_master(zero_engine_t *engine, zero_tensor_t tensor, const zero_adam_segment_t *at,
                                     zero_run_buffers_t *buffers, size_t n_elems);
 /* Reads master weights into buffers->host, which has them once the device is synchronized. */
@@ -45,6 +54,9 @@ zero_status_t zero_run_write_array(zero_engine_t *engine, zero_array_t array, co
 /* Reads n_elems of m or v. `values` has them once the device is synchronized; of blocks, on return. */
 zero_status_t zero_run_read_array(zero_engine_t *engine, zero_array_t array, const zero_adam_segment_t *at,
                                   float *values, size_t n_elems, const zero_run_buffers_t *buffers);
+/* Sets m and v to 0, as far as the tensor and the optimizer have them. */
+zero_status_t zero_run_clear_moments(zero_engine_t *engine, zero_tensor_t tensor, const zero_adam_segment_t *at,
+                                     size_t n_elems);
 /* Writes m and v, as far as the tensor and the optimizer have them. */
 zero_status_t zero_run_write_moments(zero_engine_t *engine, zero_tensor_t tensor, const zero_adam_segment_t *at,
                                      const float *m, const float *v, size_t n_elems, const zero_run_buffers_t *buffers);

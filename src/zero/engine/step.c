@@ -16,12 +16,25 @@ zero_status_t zero_step(zero_engine_t *engine, float lr, const double *local_los
     return status;
 }
 
+zero_status_t zero_set_lr(zero_engine_t *engine, float lr)
+{
+    ZERO_REQUIRE(engine);
+    ZERO_TRY(zero_context_check_trains(&engine->context, "zero_set_lr"));
+    return zero_backward_update_set_lr(zero_update_backward(engine->update), lr);
+}
+
 zero_status_t zero_step_wait(zero_engine_t *engine, zero_step_result_t *result)
 {
     ZERO_REQUIRE(engine);
     ZERO_REQUIRE(result);
     zero_log_set_rank(engine->context.host_comm->rank);
-    return zero_results_wait(engine->results, result);
+    bool was_cut_off = false;
+    zero_status_t status = zero_results_wait(engine->results, result, &was_cut_off);
+    if (was_cut_off) {
+        engine->weights_are_partial = true;
+        engine->partial_weights_were_logged = false;
+    }
+    return status;
 }
 
 /* The plan made room for several reductions a step, or for one. */
@@ -104,6 +117,10 @@ uint64_t zero_get_adam_step(const zero_engine_t *engine)
 zero_status_t zero_set_adam_step(zero_engine_t *engine, uint64_t adam_step)
 {
     ZERO_REQUIRE(engine);
+    const uint64_t most = INT64_MAX / 2; /* as of a checkpoint; the next one is a divisor's exponent */
+    if (adam_step > most)
+        return zero_fail(ZERO_ERROR_ARGUMENT, "zero_set_adam_step: %llu: it can be 0 to %llu",
+                         (unsigned long long)adam_step, (unsigned long long)most);
     return zero_results_set_adam_step(engine->results, adam_step);
 }
 

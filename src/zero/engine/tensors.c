@@ -19,7 +19,7 @@ static bool is_usable(const zero_engine_t *engine, zero_tensor_t tensor, order_f
 
 static bool is_gathered_in_fp8(const zero_context_t *context, const zero_tensor_decl_t *tensor)
 {
-    return context->plan.fp8.is_gathered && tensor->fp8 && !tensor->frozen;
+    return tensor->frozen_fp8 || (context->plan.fp8.is_gathered && tensor->fp8 && !tensor->frozen);
 }
 
 /* Finds the flat buffer that the tensor is in. */
@@ -57,6 +57,19 @@ const float *zero_param_fp32(const zero_engine_t *engine, zero_tensor_t tensor)
     return zero_param(engine, tensor);
 }
 
+/* Finds a frozen tensor that is held in fp8. */
+static zero_fp8_param_t frozen_fp8(const zero_engine_t *engine, zero_tensor_t tensor)
+{
+    const zero_context_t *context = &engine->context;
+    const zero_layout_t *layout = &context->layout;
+    const zero_fp8_scales_t *scales = zero_context_private(context, context->plan.frozen_scales);
+    unsigned char *flat;
+    if (find_params(engine, &context->model->tensors[tensor], &flat) != ZERO_OK)
+        return (zero_fp8_param_t){0};
+    return (zero_fp8_param_t){.data = flat + layout->tensor_offsets[tensor] * ZERO_FP8_IN_ELEMENT,
+                              .scales = &scales[layout->frozen_matrix_of[tensor]]};
+}
+
 zero_fp8_param_t zero_param_fp8(const zero_engine_t *engine, zero_tensor_t tensor)
 {
     const zero_fp8_param_t none = {0};
@@ -67,6 +80,8 @@ zero_fp8_param_t zero_param_fp8(const zero_engine_t *engine, zero_tensor_t tenso
     const zero_fp8_scales_t *scales = zero_context_private(context, context->plan.fp8.scales);
     const zero_tensor_decl_t *decl = &context->model->tensors[tensor];
     uint8_t *flat;
+    if (decl->frozen_fp8)
+        return frozen_fp8(engine, tensor);
     if (!is_gathered_in_fp8(context, decl) ||
         zero_param_fp8_address(&engine->context, zero_parameters_unsharded(engine->parameters), decl->owner, &flat) !=
             ZERO_OK)

@@ -38,6 +38,11 @@ static zero_status_t check_request(const zero_engine_t *engine, const request_t 
         return zero_fail(ZERO_ERROR_ARGUMENT, "%s: gradients cannot be set", request->call);
     if ((unsigned)request->array > ZERO_ARRAY_GRAD)
         return zero_fail(ZERO_ERROR_ARGUMENT, "%s: there is no array %d", request->call, (int)request->array);
+    if (sets && context->model->tensors[request->tensor].frozen_fp8)
+        return zero_fail(ZERO_ERROR_UNSUPPORTED,
+                         "%s: %s is held in fp8, with one scale for its matrix: zero_set_state and zero_load_weights "
+                         "set it as a whole",
+                         request->call, context->model->tensors[request->tensor].name);
     if (request->array != ZERO_ARRAY_WEIGHT && context->model->tensors[request->tensor].frozen)
         return zero_fail(ZERO_ERROR_ARGUMENT, "%s: %s is frozen: it has a weight, but no gradient, m or v",
                          request->call, context->model->tensors[request->tensor].name);
@@ -113,6 +118,10 @@ static zero_status_t finish_gradients(zero_engine_t *engine, const request_t *re
     if (zero_plan_is_offloaded(&context->plan, context->model->tensors[request->tensor].owner))
         return zero_fail_collective(ZERO_ERROR_UNSUPPORTED, "%s: the gradient of %s is offloaded", request->call,
                                     context->model->tensors[request->tensor].name);
+    if (zero_update_backward(engine->update))
+        return zero_fail_collective(ZERO_ERROR_UNSUPPORTED,
+                                    "%s: the gradient of %s is gone: update backward has used it already",
+                                    request->call, context->model->tensors[request->tensor].name);
     ZERO_TRY(zero_device_synchronize(context->device));
     return zero_gradients_finish(engine->gradients, context->streams.gather);
 }

@@ -20,7 +20,7 @@ void *zero_offload_host_at(const zero_offload_t *offload, uint64_t offset)
 
 zero_event_t zero_offload_grads_left(const zero_offload_t *offload, zero_unit_t unit)
 {
-    return offload->grads_left[zero_plan_offloaded_grads(&offload->context->plan, unit)];
+    return offload->grads_left[offload->context->plan.turns.of_unit[unit]];
 }
 
 zero_host_address_t zero_offload_address(const zero_offload_t *offload, uint64_t state)
@@ -62,10 +62,11 @@ static uint64_t first_sent(const zero_offload_t *offload)
     return host->first_sent < offload->context->layout.n_units ? offload->units[host->first_sent].begin : host->n_elems;
 }
 
-float *zero_offload_host_grads(const zero_offload_t *offload, uint64_t offloaded_elem)
+void *zero_offload_host_grads(const zero_offload_t *offload, uint64_t offloaded_elem)
 {
-    float *grads = zero_offload_host_at(offload, offload->context->plan.host.grads);
-    return grads + (offloaded_elem - first_sent(offload));
+    const size_t size = zero_dtype_size(offload->context->plan.reduced_dtype);
+    return zero_offload_host_at(offload,
+                                offload->context->plan.host.grads + (offloaded_elem - first_sent(offload)) * size);
 }
 
 /* Parts of a unit are cut at multiples of this, so that no two threads write to one cache line. */
@@ -157,7 +158,7 @@ static void touch_part(void *args, int item, int part, int n_parts)
     if (address.master_lo)
         memset(address.master_lo, 0, n * zero_master_lo_size(dtype));
     if (unit >= plan->host.first_sent)
-        memset(zero_offload_host_grads(offload, from), 0, n * sizeof(float));
+        memset(zero_offload_host_grads(offload, from), 0, n * zero_dtype_size(plan->reduced_dtype));
 }
 
 static bool updates_on_host(const zero_context_t *context)
@@ -269,7 +270,7 @@ static zero_status_t create_streams(zero_offload_t *offload)
         ZERO_TRY(device->ops->stream_create(device, true, streams[i]));
         ZERO_TRY(device->ops->event_create(device, false, events[i]));
     }
-    for (int i = 0; i < ZERO_N_OFFLOADED_GRADS; i++)
+    for (int i = 0; i < ZERO_MAX_GRAD_TURNS; i++)
         ZERO_TRY(device->ops->event_create(device, false, &offload->grads_left[i]));
     for (zero_unit_t unit = context->plan.host.first; unit < context->layout.n_units; unit++)
         ZERO_TRY(device->ops->event_create(device, false, &offload->units[unit].arrived));
@@ -309,7 +310,7 @@ void zero_offload_destroy(zero_offload_t *offload)
         offload->backend->destroy(offload);
     for (zero_unit_t unit = 0; offload->units && unit < context->layout.n_units; unit++)
         device->ops->event_destroy(device, offload->units[unit].arrived);
-    for (int i = 0; i < ZERO_N_OFFLOADED_GRADS; i++)
+    for (int i = 0; i < ZERO_MAX_GRAD_TURNS; i++)
         device->ops->event_destroy(device, offload->grads_left[i]);
     device->ops->event_destroy(device, offload->grads_reduced);
     device->ops->event_destroy(device, offload->grads_sent);
@@ -342,11 +343,16 @@ zero_status_t zero_offload_copy_out(const zero_offload_t *offload, void *host, c
     return zero_device_copy(offload->context->device, host, device, n_bytes, stream);
 }
 
+zero_status_t zero_offload_fetch_ahead(zero_offload_t *offload)
+{
+    return offload && offload->backend && offload->backend->fetch_ahead ? offload->backend->fetch_ahead(offload)
+                                                                        : ZERO_OK;
+}
+
 zero_status_t zero_offload_send_grads(zero_offload_t *offload, zero_unit_t unit, zero_stream_t stream)
 {
     zero_device_t *device = offload->context->device;
-    if (offload->backend->grads_reduced)
-        ZERO_TRY(offload->backend->grads_reduced(offload));
+    ZERO_TRY(zero_offload_fetch_ahead(offload));
     if (unit < offload->context->plan.host.first_sent)
         return ZERO_OK;
     ZERO_TRY(device->ops->event_record(device, offload->grads_reduced, stream));
@@ -358,8 +364,12 @@ zero_status_t zero_offload_send_grads(zero_offload_t *offload, zero_unit_t unit,
 
 zero_status_t zero_offload_await_grads(zero_offload_t *offload, zero_unit_t unit, zero_stream_t stream)
 {
-    zero_device_t *device = offload->context->device;
-    return device->ops->stream_wait(device, stream, zero_offload_grads_left(offload, unit));
+    zero_context_t *context = offload->context;
+    const zero_event_t left = zero_offload_grads_left(offload, unit);
+    /* In backward it is an update that compute may wait for, else a short copy. */
+    if (context->plan.updates_in_backward && stream != context->streams.reduce)
+        return zero_streams_compute_wait(context, ZERO_WAIT_OFFLOAD, unit, left, stream);
+    return context->device->ops->stream_wait(context->device, stream, left);
 }
 
 zero_status_t zero_offload_borrow_activations(zero_offload_t *offload, zero_unit_t unit, zero_stream_t stream)
@@ -385,6 +395,15 @@ zero_status_t zero_offload_update(zero_offload_t *offload, zero_stream_t stream)
     for (zero_unit_t unit = context->plan.host.first; unit < context->layout.n_units; unit++)
         offload->units[unit].is_new = true;
     return ZERO_OK;
+}
+
+zero_status_t zero_offload_update_unit(zero_offload_t *offload, zero_unit_t unit, zero_stream_t stream)
+{
+    zero_device_t *device = offload->context->device;
+    ZERO_TRY(device->ops->event_record(device, offload->decided, stream));
+    ZERO_TRY(device->ops->stream_wait(device, offload->update_stream, offload->decided));
+    offload->units[unit].is_new = true;
+    return offload->backend->update_unit(offload, unit);
 }
 
 static zero_status_t queue_up_to(zero_offload_t *offload, zero_unit_t unit)

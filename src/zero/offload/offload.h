@@ -66,6 +66,12 @@ zero_status_t zero_offload_send_grads(zero_offload_t *offload, zero_unit_t unit,
 zero_status_t zero_offload_await_grads(zero_offload_t *offload, zero_unit_t unit, zero_stream_t stream);
 /* Updates the offloaded units: the step has been decided in `stream`, and every rank is done with its weights. */
 zero_status_t zero_offload_update(zero_offload_t *offload, zero_stream_t stream);
+/* Copies the state of the units that are updated first to the device, as far as there are buffers, if that has not been
+ * done in this step. In the last micro-step's backward pass. */
+zero_status_t zero_offload_fetch_ahead(zero_offload_t *offload);
+/* Updates an offloaded unit, whose gradients have been summed and found finite in `stream`; units come in the order of
+ * backward. */
+zero_status_t zero_offload_update_unit(zero_offload_t *offload, zero_unit_t unit, zero_stream_t stream);
 /* Queues the rest of an update that is under way: once the device is synchronized, host memory holds all state. */
 zero_status_t zero_offload_finish_update(zero_offload_t *offload);
 /* Makes `stream` wait until this rank's shard of the unit is updated. *is_new: this is the first wait since the

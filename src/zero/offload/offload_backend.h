@@ -22,12 +22,15 @@ typedef struct zero_offload_backend {
     /* Before the first pass, when all memory has been allocated. */
     zero_status_t (*start)(zero_offload_t *offload, const zero_user_block_t *blocks);
     void (*destroy)(zero_offload_t *offload); /* backend_state may be NULL */
-    /* A unit's gradients have been reduced in the step's last micro-step: called for each unit. */
-    zero_status_t (*grads_reduced)(zero_offload_t *offload);
+    /* In the step's last backward pass: copies as much state to the device as there are buffers for. Called for each
+     * unit. */
+    zero_status_t (*fetch_ahead)(zero_offload_t *offload);
     /* Queues, in out_stream, the copy of a unit's reduced gradients to where the update looks for them. */
     zero_status_t (*send_grads)(zero_offload_t *offload, zero_unit_t unit);
     /* Starts the update: offload->decided has been recorded in the caller's stream. */
     zero_status_t (*update)(zero_offload_t *offload);
+    /* Queues the update of one unit, which has been decided in update_stream: with updates in backward. */
+    zero_status_t (*update_unit)(zero_offload_t *offload, zero_unit_t unit);
     /* Queues the work that is left until `arrived` of all units up to this one has been recorded. */
     zero_status_t (*queue_up_to)(zero_offload_t *offload, zero_unit_t unit);
     /* As zero_offload_borrow_activations, zero_offload_return_activations. */
@@ -47,11 +50,11 @@ struct zero_offload {
     bool is_pinned;
     zero_offloaded_unit_t *units; /* by unit; those before plan.host.first are unused, of forward_only all */
     zero_stream_t out_stream, update_stream, in_stream;
-    zero_stream_t param_stream;                      /* NULL unless parameters are offloaded */
-    zero_event_t grads_reduced;                      /* in the caller's stream: the last unit's */
-    zero_event_t grads_left[ZERO_N_OFFLOADED_GRADS]; /* by zero_plan_offloaded_grads: they may be overwritten */
-    zero_event_t grads_sent;                         /* in out_stream: all that were sent */
-    zero_event_t decided;                            /* in the caller's stream */
+    zero_stream_t param_stream;                   /* NULL unless parameters are offloaded */
+    zero_event_t grads_reduced;                   /* in the caller's stream: the last unit's */
+    zero_event_t grads_left[ZERO_MAX_GRAD_TURNS]; /* by plan.turns.of_unit: they may be overwritten */
+    zero_event_t grads_sent;                      /* in out_stream: all that were sent */
+    zero_event_t decided;                         /* in the caller's stream */
 };
 
 /* Copy between host and device memory, and count the bytes. */
@@ -63,7 +66,7 @@ zero_status_t zero_offload_copy_out(const zero_offload_t *offload, void *host, c
 void *zero_offload_host_at(const zero_offload_t *offload, uint64_t offset);
 /* Returns where the gradients of an offloaded element, and those behind it in its unit, go on the host. The unit is one
  * whose gradients are sent. */
-float *zero_offload_host_grads(const zero_offload_t *offload, uint64_t offloaded_elem);
+void *zero_offload_host_grads(const zero_offload_t *offload, uint64_t offloaded_elem);
 /* Returns the event behind which the unit's reduced gradients may be overwritten. */
 zero_event_t zero_offload_grads_left(const zero_offload_t *offload, zero_unit_t unit);
 

@@ -17,15 +17,16 @@ static const zero_state_staging_plan_t *plan_of(const zero_offload_t *offload)
 /* Gradients, parameters and master_lo come first: their sizes keep what follows aligned as the kernels want it, those
  * of blocks would not. */
 
-float *zero_state_buffer_grads(const zero_state_buffer_t *buffer)
+void *zero_state_buffer_grads(const zero_state_buffer_t *buffer)
 {
-    return (float *)(void *)buffer->memory;
+    return buffer->memory;
 }
 
 static unsigned char *behind_grads(const zero_offload_t *offload, const zero_state_buffer_t *buffer)
 {
     const zero_state_staging_plan_t *plan = plan_of(offload);
-    return buffer->memory + (plan->has_grads ? plan->chunk_elems * sizeof(float) : 0);
+    return buffer->memory +
+           (plan->has_grads ? plan->chunk_elems * zero_dtype_size(offload->context->plan.reduced_dtype) : 0);
 }
 
 void *zero_state_buffer_param(const zero_offload_t *offload, const zero_state_buffer_t *buffer)
@@ -99,6 +100,8 @@ static zero_status_t create_buffers(zero_offload_t *offload, const zero_user_blo
 {
     const zero_state_staging_plan_t *plan = plan_of(offload);
     zero_state_staging_t *staging = zero_state_staging_of(offload);
+    if (offload->context->plan.updates_in_backward)
+        blocks = NULL; /* a chunk is stored soon after it is fetched: the planned buffers are enough */
     int n_idle = find_idle_buffers(offload, blocks, NULL),
         n_borrowed = n_idle < plan->n_chunks ? n_idle : plan->n_chunks;
     zero_state_buffer_t *buffers = calloc((size_t)(n_idle + plan->n_buffers) + 1, sizeof *buffers);
@@ -153,12 +156,14 @@ static void prepare_adam(const zero_offload_t *offload, zero_state_chunk_t *chun
         .master_lo = zero_state_buffer_master_lo(offload, buffer),
         .m = zero_state_buffer_m(offload, buffer),
         .v = zero_state_buffer_v(offload, buffer),
+        .grad_dtype = context->plan.reduced_dtype,
         .grad = stay ? zero_context_reduced_grads_of(context, chunk->unit) : zero_state_buffer_grads(buffer),
         .segments = segments,
         .n_segments = n_segments,
         .state_begin = 0,
         .state_end = chunk->n_elems,
-        .scalars = &zero_context_step_scratch(context)->scalars,
+        .scalars = context->plan.updates_in_backward ? &zero_context_step_scratch(context)->in_backward
+                                                     : &zero_context_step_scratch(context)->scalars,
     };
 }
 
@@ -171,7 +176,9 @@ static size_t prepare_chunks(const zero_offload_t *offload, zero_adam_segment_t 
     zero_state_staging_t *staging = zero_state_staging_of(offload);
     size_t n_segments = 0;
     int c = 0;
-    for (zero_unit_t unit = context->plan.host.first; unit < context->layout.n_units; unit++) {
+    const zero_unit_t first = context->plan.host.first, n_units = context->layout.n_units;
+    for (zero_unit_t i = first; i < n_units; i++) {
+        const zero_unit_t unit = context->plan.updates_in_backward ? first + (n_units - 1 - i) : i;
         const zero_offloaded_unit_t *offloaded = &offload->units[unit];
         for (uint64_t begin = offloaded->begin; begin < offloaded->end; begin += plan->chunk_elems, c++) {
             uint64_t n_left = offloaded->end - begin;

@@ -37,7 +37,8 @@ typedef struct zero_state_chunk {
 } zero_state_chunk_t;
 
 typedef struct zero_state_staging {
-    zero_state_chunk_t *chunks; /* plan.state_staging.n_chunks, in forward order */
+    zero_state_chunk_t *chunks; /* plan.state_staging.n_chunks, in the order of their updates: units in
+                                 * forward order or, with updates in backward, the other way round */
     zero_state_buffer_t
         *buffers;              /* the first n_borrowed in activations, in the order of units, then the planned ones */
     int n_buffers, n_borrowed; /* chunk c < n_borrowed has buffer c; the others take turns in the planned ones */
@@ -53,7 +54,7 @@ static inline zero_state_staging_t *zero_state_staging_of(const zero_offload_t *
 
 /* Return the parts of a buffer: gradients and parameters if any are staged, master_lo (NULL for fp32), m and v
  * (zero_adam_t's). */
-float *zero_state_buffer_grads(const zero_state_buffer_t *buffer);
+void *zero_state_buffer_grads(const zero_state_buffer_t *buffer);
 void *zero_state_buffer_param(const zero_offload_t *offload, const zero_state_buffer_t *buffer);
 void *zero_state_buffer_master_lo(const zero_offload_t *offload, const zero_state_buffer_t *buffer);
 float *zero_state_buffer_m(const zero_offload_t *offload, const zero_state_buffer_t *buffer);

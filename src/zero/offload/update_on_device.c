@@ -18,6 +18,14 @@
  * not. They are then in their buffers when the step is decided, and their update begins at once. A skipped step stores
  * what it fetched.
  *
+ * With updates in backward (backward_update.c) the order is that of backward, and a chunk's fetch follows the store of
+ * the chunk that had its buffer before, so that both directions are busy at once:
+ *
+ *     caller's stream | backward C ........ | sum C | backward B ................... | sum B | backward A ....
+ *     in_stream       | fetch 0 | fetch 1 | fetch 2 |          | fetch 3  | fetch 4  | ...
+ *     update_stream                                 | update 0 | update 1 | update 2 | ...
+ *     out_stream                                               | store 0  | store 1  | ...
+ *
  * Large models have thousands of chunks, and a stream takes about a thousand calls before the host must wait. So chunks
  * are queued some way ahead of the unit that is needed, not all at once.
  *
@@ -68,7 +76,8 @@ static zero_status_t fetch_state(zero_offload_t *offload, int c)
     zero_device_t *device = offload->context->device;
     const zero_state_chunk_t *chunk = &zero_state_staging_of(offload)->chunks[c];
     ZERO_TRY(device->ops->stream_wait(device, offload->in_stream, chunk->buffer->stored));
-    return copy_state(offload, chunk, true, offload->in_stream);
+    ZERO_TRY(copy_state(offload, chunk, true, offload->in_stream));
+    return device->ops->event_record(device, chunk->buffer->fetched, offload->in_stream);
 }
 
 static zero_status_t fetch_grads(zero_offload_t *offload, int c)
@@ -76,9 +85,11 @@ static zero_status_t fetch_grads(zero_offload_t *offload, int c)
     const zero_state_chunk_t *chunk = &zero_state_staging_of(offload)->chunks[c];
     if (chunk->grads_at != ZERO_GRADS_ON_HOST)
         return ZERO_OK;
-    return zero_offload_copy_in(offload, zero_state_buffer_grads(chunk->buffer),
-                                zero_offload_host_grads(offload, chunk->begin), chunk->n_elems * sizeof(float),
-                                offload->in_stream);
+    ZERO_TRY(zero_offload_copy_in(
+        offload, zero_state_buffer_grads(chunk->buffer), zero_offload_host_grads(offload, chunk->begin),
+        chunk->n_elems * zero_dtype_size(offload->context->plan.reduced_dtype), offload->in_stream));
+    zero_device_t *device = offload->context->device;
+    return device->ops->event_record(device, chunk->buffer->fetched, offload->in_stream);
 }
 
 static zero_status_t update_chunk(zero_offload_t *offload, int c)
@@ -87,7 +98,6 @@ static zero_status_t update_chunk(zero_offload_t *offload, int c)
     zero_stream_t stream = offload->update_stream;
     const zero_state_chunk_t *chunk = &zero_state_staging_of(offload)->chunks[c];
     const zero_state_buffer_t *buffer = chunk->buffer;
-    ZERO_TRY(device->ops->event_record(device, buffer->fetched, offload->in_stream));
     ZERO_TRY(device->ops->stream_wait(device, stream, buffer->fetched));
     zero_adam_t adam = chunk->adam;
     adam.by_tensor = offload->context->by_tensor;
@@ -141,6 +151,8 @@ static zero_status_t fetch_ahead(zero_offload_t *offload)
     if (staging->fetched_ahead)
         return ZERO_OK;
     staging->fetched_ahead = true;
+    if (offload->context->plan.updates_in_backward)
+        staging->n_queued = 0;
     for (int c = staging->n_borrowed; c < staging->n_buffers && c < offload->context->plan.state_staging.n_chunks; c++)
         ZERO_TRY(fetch_state(offload, c));
     return ZERO_OK;
@@ -151,15 +163,16 @@ static zero_status_t send_grads(zero_offload_t *offload, zero_unit_t unit)
 {
     const zero_context_t *context = offload->context;
     const zero_offloaded_unit_t *offloaded = &offload->units[unit];
-    const float *reduced = zero_context_reduced_grads_of(context, unit);
+    const unsigned char *reduced = zero_context_reduced_grads_of(context, unit);
+    const size_t size = zero_dtype_size(context->plan.reduced_dtype);
     const zero_state_chunk_t *chunk = zero_state_staging_of(offload)->chunks;
     const zero_state_chunk_t *end = chunk + context->plan.state_staging.n_chunks;
     while (chunk < end && chunk->unit != unit)
         chunk++;
     ZERO_ASSERT(chunk < end);
     for (uint64_t at = offloaded->begin; at < offloaded->end; at += chunk->n_elems, chunk++) {
-        const float *grads = reduced + (at - offloaded->begin);
-        const size_t n_bytes = chunk->n_elems * sizeof *grads;
+        const unsigned char *grads = reduced + (at - offloaded->begin) * size;
+        const size_t n_bytes = chunk->n_elems * size;
         if (chunk->grads_at == ZERO_GRADS_ON_HOST)
             ZERO_TRY(zero_offload_copy_out(offload, zero_offload_host_grads(offload, chunk->begin), grads, n_bytes,
                                            offload->out_stream));
@@ -183,9 +196,27 @@ static zero_status_t queue_chunk(zero_offload_t *offload, int c)
 static zero_status_t queue_up_to(zero_offload_t *offload, zero_unit_t unit)
 {
     zero_state_staging_t *staging = zero_state_staging_of(offload);
+    if (offload->context->plan.updates_in_backward)
+        return ZERO_OK; /* each unit's are queued at once */
     while (staging->n_queued < offload->context->plan.state_staging.n_chunks &&
            (staging->n_queued < N_AHEAD || staging->chunks[staging->n_queued - N_AHEAD].unit <= unit))
         ZERO_TRY(queue_chunk(offload, staging->n_queued++));
+    return ZERO_OK;
+}
+
+/* Queues a unit's chunks, each with the fetch of the chunk that has its buffer next. */
+static zero_status_t update_unit(zero_offload_t *offload, zero_unit_t unit)
+{
+    zero_state_staging_t *staging = zero_state_staging_of(offload);
+    const int n_chunks = offload->context->plan.state_staging.n_chunks;
+    while (staging->n_queued < n_chunks && staging->chunks[staging->n_queued].unit == unit) {
+        const int c = staging->n_queued++;
+        ZERO_TRY(update_chunk(offload, c));
+        ZERO_TRY(store_state(offload, c));
+        if (c + staging->n_buffers < n_chunks)
+            ZERO_TRY(fetch_state(offload, c + staging->n_buffers));
+    }
+    staging->fetched_ahead = staging->n_queued < n_chunks;
     return ZERO_OK;
 }
 
@@ -214,6 +245,7 @@ static zero_status_t update(zero_offload_t *offload)
     staging->fetched_ahead = false;
     staging->n_queued = 0;
     ZERO_TRY(device->ops->stream_wait(device, offload->update_stream, offload->decided));
+    ZERO_TRY(device->ops->stream_wait(device, offload->update_stream, offload->grads_sent));
     ZERO_TRY(device->ops->stream_wait(device, offload->in_stream, offload->grads_sent));
     return queue_up_to(offload, offload->context->plan.host.first);
 }
@@ -223,6 +255,8 @@ static void cancel(zero_offload_t *offload)
 {
     zero_state_staging_t *staging = zero_state_staging_of(offload);
     staging->fetched_ahead = false;
+    if (offload->context->plan.updates_in_backward)
+        staging->n_queued = offload->context->plan.state_staging.n_chunks;
     for (int c = 0; c < staging->n_borrowed; c++)
         staging->buffers[c].is_borrowed = false;
 }
@@ -231,9 +265,10 @@ const zero_offload_backend_t zero_offload_by_device = {
     .create = zero_state_staging_create,
     .start = zero_state_staging_start,
     .destroy = zero_state_staging_destroy,
-    .grads_reduced = fetch_ahead,
+    .fetch_ahead = fetch_ahead,
     .send_grads = send_grads,
     .update = update,
+    .update_unit = update_unit,
     .queue_up_to = queue_up_to,
     .borrow = borrow,
     .give_back = give_back,

@@ -60,6 +60,7 @@ static zero_adam_t part_of(const zero_offload_t *offload, zero_unit_t unit, int 
         .master_lo = dtype == ZERO_FP32 ? NULL : zero_offload_host_at(offload, host->master_lo),
         .m = zero_offload_host_at(offload, host->m),
         .v = offload->context->plan.n_arrays > 1 ? zero_offload_host_at(offload, host->v) : NULL,
+        .grad_dtype = offload->context->plan.reduced_dtype,
         .grad = zero_offload_host_at(offload, host->grads),
         .segments = segments,
         .n_segments = n_segments,
@@ -122,7 +123,8 @@ static zero_status_t send_grads(zero_offload_t *offload, zero_unit_t unit)
     const zero_context_t *context = offload->context;
     return zero_offload_copy_out(offload, zero_offload_host_grads(offload, offload->units[unit].begin),
                                  zero_context_reduced_grads_of(context, unit),
-                                 context->layout.units[unit].shard_elems * sizeof(float), offload->out_stream);
+                                 context->layout.units[unit].shard_elems * zero_dtype_size(context->plan.reduced_dtype),
+                                 offload->out_stream);
 }
 
 static void update_part(void *args, int item, int part, int n_parts)

@@ -44,6 +44,8 @@ zero_config_t zero_config_defaults(void)
         .user_bytes = 0,
         .offload_params = 0.0f,
         .user_pinned_bytes = 0,
+        .update = ZERO_UPDATE_IN_STEP,
+        .gradients = ZERO_FP32,
     };
 }
 
@@ -132,6 +134,64 @@ static zero_status_t check_offload_params(const zero_config_t *c)
     return ZERO_OK;
 }
 
+static zero_status_t check_gradients(const zero_config_t *c)
+{
+    if (c->gradients != ZERO_FP32 && c->gradients != ZERO_BF16)
+        return zero_fail_collective(ZERO_ERROR_USAGE, "gradients %d: it must be ZERO_FP32 or ZERO_BF16",
+                                    (int)c->gradients);
+    if (c->gradients == ZERO_FP32 || c->forward_only)
+        return ZERO_OK;
+    if (c->dtype != ZERO_BF16)
+        return zero_fail_collective(ZERO_ERROR_USAGE, "gradients bf16 with dtype %s: it needs bf16",
+                                    zero_dtype_name(c->dtype));
+    if (c->stage == 0)
+        return zero_fail_collective(ZERO_ERROR_USAGE, "gradients bf16 at stage 0: it gathers reduced gradients in "
+                                                      "fp32; take stage 1, 2 or 3");
+    if (c->hooks || c->optimizer == ZERO_OPTIMIZER_MUON || c->optimizer == ZERO_OPTIMIZER_OWN)
+        return zero_fail_collective(ZERO_ERROR_USAGE,
+                                    "gradients bf16 with %s: they read gradients in fp32; take "
+                                    "gradients fp32",
+                                    c->hooks ? "hooks" : zero_optimizer_name(c->optimizer));
+    return ZERO_OK;
+}
+
+/* Refuses what must see all gradients before the first unit is updated, or skips steps. */
+static zero_status_t check_update(const zero_config_t *c)
+{
+    static const char update[] = "update backward";
+    if ((unsigned)c->update > ZERO_UPDATE_IN_BACKWARD)
+        return zero_fail_collective(ZERO_ERROR_USAGE, "update %d: it must be one of zero_update_time_t",
+                                    (int)c->update);
+    if (c->update == ZERO_UPDATE_IN_STEP || c->forward_only)
+        return ZERO_OK;
+    if (c->grad_clip != 0.0f)
+        return zero_fail_collective(ZERO_ERROR_USAGE,
+                                    "%s with grad_clip %g: units are updated before the norm of all gradients is "
+                                    "known; set grad_clip to 0, or take update step",
+                                    update, (double)c->grad_clip);
+    if (c->stage == 0)
+        return zero_fail_collective(ZERO_ERROR_USAGE,
+                                    "%s at stage 0: there every rank updates everything, and needs all gradients for "
+                                    "it; take stage 1, 2 or 3",
+                                    update);
+    if (c->dtype == ZERO_FP16)
+        return zero_fail_collective(ZERO_ERROR_USAGE,
+                                    "%s with fp16: its loss scale skips steps; take bf16, or update step", update);
+    if (c->optimizer == ZERO_OPTIMIZER_MUON || c->optimizer == ZERO_OPTIMIZER_OWN)
+        return zero_fail_collective(ZERO_ERROR_USAGE,
+                                    "%s with optimizer %s: it updates in rounds of all units; take adamw, adamw8bit, "
+                                    "sgd, nesterov or lion, or update step",
+                                    update, zero_optimizer_name(c->optimizer));
+    if (c->hooks)
+        return zero_fail_collective(ZERO_ERROR_USAGE, "%s with hooks: they see a whole step; take update step", update);
+    if (c->offload && c->offload_update == ZERO_OFFLOAD_UPDATE_HOST)
+        return zero_fail_collective(ZERO_ERROR_USAGE,
+                                    "%s with offload_update host: the host updates whole steps; take offload_update "
+                                    "device, or update step",
+                                    update);
+    return ZERO_OK;
+}
+
 zero_status_t zero_config_check(const zero_config_t *c)
 {
     ZERO_TRY(zero_check_reserved("zero_config_t", "unused", c->unused, sizeof c->unused));
@@ -180,6 +240,8 @@ zero_status_t zero_config_check(const zero_config_t *c)
         return zero_fail_collective(ZERO_ERROR_USAGE, "offload_ratio %g: it must be in [0, 1], or ZERO_OFFLOAD_AUTO",
                                     (double)c->offload_ratio);
     ZERO_TRY(check_offload_params(c));
+    ZERO_TRY(check_update(c));
+    ZERO_TRY(check_gradients(c));
     if ((unsigned)c->offload_update > ZERO_OFFLOAD_UPDATE_HOST)
         return zero_fail_collective(ZERO_ERROR_USAGE, "offload_update %d: it must be one of zero_offload_update_t",
                                     (int)c->offload_update);

@@ -112,6 +112,14 @@ static bool read_offload_update(const char *text, void *field)
     return false;
 }
 
+static bool read_update(const char *text, void *field)
+{
+    if (strcmp(text, "step") != 0 && strcmp(text, "backward") != 0)
+        return false;
+    *(zero_update_time_t *)field = text[0] == 's' ? ZERO_UPDATE_IN_STEP : ZERO_UPDATE_IN_BACKWARD;
+    return true;
+}
+
 /* ---- the table ---- */
 
 #define END_OF(field) (offsetof(zero_config_t, field) + sizeof((zero_config_t){0}.field))
@@ -131,6 +139,7 @@ static bool read_offload_update(const char *text, void *field)
 #define WANTS_dtype "fp32, bf16 or fp16"
 #define WANTS_optimizer "a name of zero_optimizer_name but own"
 #define WANTS_offload_update "auto, device or host"
+#define WANTS_update "step or backward"
 
 /* Pointers to functions of the caller's have no text. */
 static const setting_t SETTINGS[] = {
@@ -170,6 +179,8 @@ static const setting_t SETTINGS[] = {
     ROW(forward_only, bool),
     ROW_OR(offload_params, float, "auto", ZERO_OFFLOAD_AUTO),
     ROW(user_pinned_bytes, size),
+    ROW(update, update),
+    ROW(gradients, dtype),
 };
 
 static bool set_field(const setting_t *setting, const char *text, void *field)

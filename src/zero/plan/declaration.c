@@ -173,6 +173,16 @@ zero_status_t zero_model_add_tensor(zero_model_t *model, zero_unit_t unit, const
     if (desc->packed && model->tensors[model->n_tensors - 1].frozen != desc->frozen)
         return zero_fail(ZERO_ERROR_ARGUMENT, "tensor %s is packed with %s, but only one of them is frozen", desc->name,
                          model->tensors[model->n_tensors - 1].name);
+    if (desc->not_saved && !desc->frozen)
+        return zero_fail(ZERO_ERROR_ARGUMENT,
+                         "tensor %s is declared with not_saved and is trained: only a frozen tensor can be without a "
+                         "place in checkpoints",
+                         desc->name);
+    if (desc->frozen_fp8 && !desc->frozen)
+        return zero_fail(ZERO_ERROR_ARGUMENT, "tensor %s is declared with frozen_fp8 and is trained", desc->name);
+    if (desc->packed && model->tensors[model->n_tensors - 1].frozen_fp8 != desc->frozen_fp8)
+        return zero_fail(ZERO_ERROR_ARGUMENT, "tensor %s is packed with %s, but only one of them has frozen_fp8",
+                         desc->name, model->tensors[model->n_tensors - 1].name);
     if (desc->hidden_matrix && desc->n_dims != 2)
         return zero_fail(ZERO_ERROR_ARGUMENT,
                          "tensor %s is declared as hidden_matrix with %d dimensions: it must have 2", desc->name,
@@ -185,6 +195,10 @@ zero_status_t zero_model_add_tensor(zero_model_t *model, zero_unit_t unit, const
                          (double)desc->init_std);
     uint64_t n_elems = 0;
     ZERO_TRY(count_elems(desc, &n_elems));
+    if (desc->frozen_fp8 && n_elems % 2 != 0)
+        return zero_fail(ZERO_ERROR_ARGUMENT,
+                         "tensor %s is declared with frozen_fp8 and has %llu elements: it must have an even number",
+                         desc->name, (unsigned long long)n_elems);
     if (model->n_params + n_elems > MAX_ELEMS)
         return zero_fail(ZERO_ERROR_OVERFLOW, "with tensor %s the model has more than 2^56 elements", desc->name);
     zero_tensor_decl_t *tensors =
@@ -207,6 +221,8 @@ zero_status_t zero_model_add_tensor(zero_model_t *model, zero_unit_t unit, const
     added->fp8 = desc->fp8;
     added->frozen = desc->frozen;
     added->hidden_matrix = desc->hidden_matrix;
+    added->not_saved = desc->not_saved;
+    added->frozen_fp8 = desc->frozen_fp8;
     ZERO_TRY(zero_name_table_add(&model->tensor_names, named_tensors(model), model->n_tensors));
     model->n_params += n_elems;
     *tensor = model->n_tensors++;
@@ -323,6 +339,8 @@ uint64_t zero_model_hash(const zero_model_t *model)
         hash = zero_hash_fold(hash, &tensor->fp8, sizeof tensor->fp8);
         hash = zero_hash_fold(hash, &tensor->frozen, sizeof tensor->frozen);
         hash = zero_hash_fold(hash, &tensor->hidden_matrix, sizeof tensor->hidden_matrix);
+        hash = zero_hash_fold(hash, &tensor->not_saved, sizeof tensor->not_saved);
+        hash = zero_hash_fold(hash, &tensor->frozen_fp8, sizeof tensor->frozen_fp8);
     }
     return hash;
 }

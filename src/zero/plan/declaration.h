@@ -48,6 +48,8 @@ typedef struct zero_tensor_decl {
     bool fp8;
     bool frozen;
     bool hidden_matrix;
+    bool not_saved;  /* and frozen */
+    bool frozen_fp8; /* and frozen: held in fp8 alone */
 } zero_tensor_decl_t;
 
 typedef struct zero_unit_decl {

@@ -188,6 +188,12 @@ uint64_t zero_layout_buffer_elems(const zero_layout_t *layout, int buffer_class)
 
 /* ---- tensors and shards ---- */
 
+/* Returns the elements of its flat buffer that a tensor takes. */
+static uint64_t room_of(const zero_tensor_decl_t *tensor)
+{
+    return tensor->frozen_fp8 ? tensor->n_elems / ZERO_FP8_IN_ELEMENT : tensor->n_elems;
+}
+
 /* Lays out a tensor behind those of its flat buffer so far. */
 static void place_tensor(const zero_model_t *model, zero_layout_t *layout, zero_tensor_t t)
 {
@@ -196,10 +202,10 @@ static void place_tensor(const zero_model_t *model, zero_layout_t *layout, zero_
     uint64_t align = zero_layout_has_fp8(layout, tensor->owner) ? ZERO_FP8_ALIGN_ELEMS : ZERO_ALIGN_ELEMS;
     uint64_t *flat_elems = tensor->frozen ? &unit->frozen_flat_elems : &unit->flat_elems;
     layout->tensor_offsets[t] = tensor->packed ? *flat_elems : round_up(*flat_elems, align);
-    *flat_elems = layout->tensor_offsets[t] + tensor->n_elems;
+    *flat_elems = layout->tensor_offsets[t] + room_of(tensor);
 }
 
-/* Returns whether a tensor is a matrix in fp8, or a part of one. Frozen tensors are gathered as they are. */
+/* Returns whether a tensor is a trained matrix in fp8, or a part of one. */
 static bool is_fp8(const zero_tensor_decl_t *tensor)
 {
     return tensor->fp8 && !tensor->frozen;
@@ -224,12 +230,22 @@ static void number_matrices(const zero_model_t *model, zero_layout_t *layout)
     }
 }
 
+static void number_frozen_matrices(const zero_model_t *model, zero_layout_t *layout)
+{
+    for (zero_tensor_t t = 0; t < model->n_tensors; t++) {
+        const bool begins = model->tensors[t].frozen_fp8 && !model->tensors[t].packed;
+        layout->n_frozen_matrices += begins;
+        layout->frozen_matrix_of[t] = model->tensors[t].frozen_fp8 ? layout->n_frozen_matrices - 1 : -1;
+    }
+}
+
 /* Places the tensors that are not in fp8, then those that are, then frozen ones. Nothing overflows: the declaration
  * keeps all tensors together under 2^56 elements. */
 static void place_tensors(const zero_model_t *model, zero_layout_t *layout)
 {
     int n_placed = 0;
     number_matrices(model, layout);
+    number_frozen_matrices(model, layout);
     for (zero_tensor_t t = 0; t < model->n_tensors; t++)
         if (!is_fp8(&model->tensors[t]) && !model->tensors[t].frozen) {
             place_tensor(model, layout, t);
@@ -325,7 +341,9 @@ zero_status_t zero_layout_create(const zero_model_t *model, int world_size, zero
     made.order = calloc(n_tensors, sizeof *made.order);
     made.matrices = calloc(n_tensors, sizeof *made.matrices);
     made.matrix_of = calloc(n_tensors, sizeof *made.matrix_of);
-    if (!made.units || !made.tensor_offsets || !made.order || !made.matrices || !made.matrix_of) {
+    made.frozen_matrix_of = calloc(n_tensors, sizeof *made.frozen_matrix_of);
+    if (!made.units || !made.tensor_offsets || !made.order || !made.matrices || !made.matrix_of ||
+        !made.frozen_matrix_of) {
         zero_layout_destroy(&made);
         return zero_fail(ZERO_ERROR_MEMORY, "no memory for the layout of %d tensors", model->n_tensors);
     }
@@ -350,6 +368,7 @@ void zero_layout_destroy(zero_layout_t *layout)
     free(layout->order);
     free(layout->matrices);
     free(layout->matrix_of);
+    free(layout->frozen_matrix_of);
     free(layout->buffer_elems);
     free(layout->buffer_others_elems);
     free(layout->buffer_frozen_elems);
@@ -360,10 +379,11 @@ zero_span_t zero_layout_span(const zero_layout_t *layout, const zero_model_t *mo
                              uint64_t begin, uint64_t end)
 {
     uint64_t tensor_begin = layout->tensor_offsets[tensor];
-    uint64_t tensor_end = tensor_begin + model->tensors[tensor].n_elems;
+    uint64_t tensor_end = tensor_begin + room_of(&model->tensors[tensor]);
+    const uint64_t each = model->tensors[tensor].frozen_fp8 ? ZERO_FP8_IN_ELEMENT : 1;
     uint64_t lo = begin > tensor_begin ? begin : tensor_begin;
     uint64_t hi = end < tensor_end ? end : tensor_end;
     if (lo >= hi)
         return (zero_span_t){0};
-    return (zero_span_t){.first = lo - tensor_begin, .flat_offset = lo, .n_elems = hi - lo};
+    return (zero_span_t){.first = (lo - tensor_begin) * each, .flat_offset = lo, .n_elems = (hi - lo) * each};
 }

@@ -19,7 +19,8 @@
  *
  * A unit's frozen tensors have a flat buffer of their own, laid out and cut into shards in the same way, and end to end
  * with those of the other units. Nothing of it has a gradient or optimizer state. So all numbers of elements here,
- * unless they say frozen, are of trained tensors alone.
+ * unless they say frozen, are of trained tensors alone. A frozen tensor in fp8 takes the room of half as many elements,
+ * which are bf16's: whatever moves frozen tensors moves its bytes, too.
  */
 #ifndef ZERO_LAYOUT_H
 #define ZERO_LAYOUT_H
@@ -95,6 +96,8 @@ typedef struct zero_layout {
     zero_fp8_matrix_t *matrices;
     int *matrix_of; /* by tensor; -1: none */
     uint64_t total_fp8_flat_elems, total_fp8_shard_elems, total_others_elems;
+    int n_frozen_matrices; /* in fp8, as declared */
+    int *frozen_matrix_of; /* by tensor; -1: none */
 } zero_layout_t;
 
 zero_status_t zero_layout_create(const zero_model_t *model, int world_size, zero_layout_t *layout);
@@ -110,6 +113,9 @@ static inline bool zero_layout_has_fp8(const zero_layout_t *layout, zero_unit_t 
 {
     return layout->units[unit].n_matrices > 0;
 }
+
+/* Of a frozen tensor in fp8, in the room of an element. */
+#define ZERO_FP8_IN_ELEMENT 2
 
 /* The part of a tensor that is in elements [begin, end) of its flat buffer; n_elems is 0 if there is none. */
 typedef struct zero_span {

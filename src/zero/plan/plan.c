@@ -48,6 +48,43 @@ static zero_unit_t first_offloaded_params(const zero_layout_t *layout, const zer
     return first;
 }
 
+/* Decides what reduced gradients are held in. One rank that reduces once a step sums nothing: what it has got in bf16
+ * is as exact there. */
+static zero_dtype_t choose_reduced_dtype(const zero_arena_plan_t *plan, const zero_layout_t *layout,
+                                         const zero_config_t *config)
+{
+    const bool is_reduced_once = config->micro_steps == 1 || plan->stage.accumulate_locally;
+    const bool is_passed_on = layout->world_size == 1 && plan->stage.grad_dtype == ZERO_BF16;
+    const bool is_read_in_fp32 =
+        config->hooks || config->optimizer == ZERO_OPTIMIZER_MUON || config->optimizer == ZERO_OPTIMIZER_OWN;
+    if (!is_reduced_once || is_read_in_fp32 || plan->stage.reduced_grads_are_full)
+        return ZERO_FP32;
+    return is_passed_on || config->gradients == ZERO_BF16 ? ZERO_BF16 : ZERO_FP32;
+}
+
+/* Decides which units' reduced gradients take turns in how many buffers. In backward a unit that follows two others on
+ * the way must find the buffer of the first of them free, so only units with gradients count there. */
+static void choose_turns(zero_arena_plan_t *plan, const zero_layout_t *layout, const zero_config_t *config)
+{
+    zero_grad_turns_t *turns = &plan->turns;
+    const bool is_reduced_once = config->micro_steps == 1 || plan->stage.accumulate_locally;
+    const zero_unit_t first_offloaded = plan->host.first;
+    turns->first = layout->n_units;
+    if (plan->stage.reduced_grads_are_full || !is_reduced_once || config->forward_only)
+        return;
+    turns->first = plan->updates_in_backward ? 0 : first_offloaded;
+    turns->n = 2;
+    if (plan->updates_in_backward && layout->world_size > 1)
+        turns->n = ZERO_MAX_GRAD_TURNS;
+    else if (plan->updates_in_backward && first_offloaded == layout->n_units)
+        turns->n = 1;
+    int n_before = 0;
+    for (zero_unit_t unit = turns->first; unit < layout->n_units; unit++) {
+        turns->of_unit[unit] = n_before % turns->n;
+        n_before += !plan->updates_in_backward || layout->units[unit].shard_elems > 0;
+    }
+}
+
 /* Decides what is offloaded, and whether the device or the host updates it. */
 static void choose_offloaded(zero_arena_plan_t *plan, const zero_layout_t *layout, const zero_config_t *config,
                              zero_plan_target_t target)
@@ -58,18 +95,22 @@ static void choose_offloaded(zero_arena_plan_t *plan, const zero_layout_t *layou
     if (host->first_params < layout->n_units)
         plan->stage.shard_params = true; /* one rank, too, then has unsharded buffers */
     plan->overlapped = config->overlap && target.on_gpu && (layout->world_size > 1 || plan->stage.shard_params);
+    choose_turns(plan, layout, config);
     if (host->first == layout->n_units)
         return;
     plan->state_elems = layout->units[host->first].shard_offset;
     host->n_elems = layout->total_shard_elems - plan->state_elems;
-    host->grads_take_turns =
-        !plan->stage.reduced_grads_are_full && (config->micro_steps == 1 || plan->stage.accumulate_locally);
     host->update =
         config->offload_update == ZERO_OFFLOAD_UPDATE_HOST ? ZERO_OFFLOAD_UPDATE_HOST : ZERO_OFFLOAD_UPDATE_DEVICE;
     if (host->update == ZERO_OFFLOAD_UPDATE_HOST)
         return;
-    host->first_sent = host->first + ZERO_N_OFFLOADED_GRADS; /* backward comes to the first units last */
-    if (!host->grads_take_turns || host->first_sent > layout->n_units)
+    /* Without turns all gradients stay on the device. In turns those of the first units do: backward comes to them
+     * last. In backward each is used before the next one takes its place. */
+    if (zero_plan_grads_take_turns(plan, host->first) && !plan->updates_in_backward)
+        host->first_sent = host->first + plan->turns.n;
+    else
+        host->first_sent = layout->n_units;
+    if (host->first_sent > layout->n_units)
         host->first_sent = layout->n_units;
 }
 
@@ -103,13 +144,14 @@ static zero_status_t check_blocks(const zero_model_t *model, const zero_layout_t
 static zero_status_t allocate_tables(zero_arena_plan_t *plan, const zero_layout_t *layout)
 {
     size_t n_classes = (size_t)layout->n_buffer_classes;
+    plan->turns.of_unit = calloc((size_t)layout->n_units, sizeof *plan->turns.of_unit);
     plan->unsharded_param_counts = calloc(n_classes, sizeof *plan->unsharded_param_counts);
     plan->unsharded_grad_counts = calloc(n_classes, sizeof *plan->unsharded_grad_counts);
     plan->unsharded_param_bytes = calloc(n_classes, sizeof *plan->unsharded_param_bytes);
     plan->unsharded_grad_bytes = calloc(n_classes, sizeof *plan->unsharded_grad_bytes);
     plan->unsharded_frozen = calloc(n_classes, sizeof *plan->unsharded_frozen);
-    if (plan->unsharded_param_counts && plan->unsharded_grad_counts && plan->unsharded_param_bytes &&
-        plan->unsharded_grad_bytes && plan->unsharded_frozen)
+    if (plan->turns.of_unit && plan->unsharded_param_counts && plan->unsharded_grad_counts &&
+        plan->unsharded_param_bytes && plan->unsharded_grad_bytes && plan->unsharded_frozen)
         return ZERO_OK;
     return zero_fail(ZERO_ERROR_MEMORY, "no memory for the plan");
 }
@@ -167,16 +209,21 @@ zero_status_t zero_arena_plan_create(const zero_model_t *model, const zero_layou
                               .n_arrays = zero_optimizer_n_arrays(config),
                               .array_format = zero_optimizer_array_format(config)};
     ZERO_TRY(check_blocks(model, layout, &made));
+    if (layout->n_frozen_matrices > 0 && config->dtype != ZERO_BF16)
+        return zero_fail_collective(ZERO_ERROR_USAGE, "frozen tensors in fp8 with dtype %s: they need bf16",
+                                    zero_dtype_name(config->dtype));
     made.transport_reduces = config->nccl_reduction && target.on_gpu && layout->world_size > 1;
     made.state_elems = made.stage.shard_state ? layout->total_shard_elems : layout->total_flat_elems;
+    made.updates_in_backward = config->update == ZERO_UPDATE_IN_BACKWARD && !config->forward_only;
+    made.reduced_dtype = choose_reduced_dtype(&made, layout, config);
+    ZERO_TRY_GOTO(allocate_tables(&made, layout), fail);
     choose_offloaded(&made, layout, config, target);
-    ZERO_TRY(choose_group(&made, layout, config));
+    ZERO_TRY_GOTO(choose_group(&made, layout, config), fail);
     made.fp8.is_gathered = config->gather_fp8 && layout->n_matrices > 0;
     made.muon.is_callers = config->optimizer == ZERO_OPTIMIZER_OWN;
     made.muon.dtype = target.on_gpu && !made.muon.is_callers ? ZERO_BF16 : ZERO_FP32;
     made.muon.is_full = !made.stage.shard_state && layout->world_size > 1;
-    ZERO_TRY(zero_muon_schedule_create(model, layout, config, target.on_gpu, &made.muon.schedule));
-    ZERO_TRY_GOTO(allocate_tables(&made, layout), fail);
+    ZERO_TRY_GOTO(zero_muon_schedule_create(model, layout, config, target.on_gpu, &made.muon.schedule), fail);
     ZERO_TRY_GOTO(count_buffers(&made, model, layout, config), fail);
     if (config->offload && !config->forward_only && config->stage == 0 && target.on_gpu) {
         status = zero_fail_collective(
@@ -278,6 +325,7 @@ zero_status_t zero_plan_largest_keep(const zero_model_t *model, const zero_layou
 
 void zero_arena_plan_destroy(zero_arena_plan_t *plan)
 {
+    free(plan->turns.of_unit);
     free(plan->unsharded_param_counts);
     free(plan->unsharded_grad_counts);
     free(plan->unsharded_param_bytes);

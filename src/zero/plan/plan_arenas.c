@@ -134,6 +134,8 @@ static void plan_window(zero_arena_plan_t *plan, const zero_layout_t *layout, co
     if (!config->forward_only)
         plan_window_grads(plan, layout);
     plan->contribution = reserve(bytes, memory, ZERO_MEMORY_COMMUNICATION, sizeof(zero_contribution_t));
+    if (plan->updates_in_backward && layout->world_size > 1)
+        plan->nonfinite = reserve(bytes, memory, ZERO_MEMORY_COMMUNICATION, ZERO_MAX_GRAD_TURNS * sizeof(uint64_t));
     if (plan->fp8.is_gathered)
         plan->fp8.absmaxes =
             reserve(bytes, memory, ZERO_MEMORY_COMMUNICATION, (uint64_t)layout->n_matrices * sizeof(uint32_t));
@@ -183,27 +185,28 @@ static void plan_host(zero_arena_plan_t *plan, const zero_layout_t *layout, cons
     host->m = reserve(bytes, &unused, ZERO_MEMORY_OPTIMIZER, zero_array_bytes(plan->array_format, n));
     if (plan->n_arrays > 1)
         host->v = reserve(bytes, &unused, ZERO_MEMORY_OPTIMIZER, zero_array_bytes(plan->array_format, n));
-    host->grads = reserve(bytes, &unused, ZERO_MEMORY_OPTIMIZER, n_sent * sizeof(float));
+    host->grads = reserve(bytes, &unused, ZERO_MEMORY_OPTIMIZER, n_sent * zero_dtype_size(plan->reduced_dtype));
     if (on_host)
         host->scalars =
             reserve(bytes, &unused, ZERO_MEMORY_OPTIMIZER,
                     sizeof(zero_adam_scalars_t) + (uint64_t)layout->n_tensors * sizeof(zero_tensor_scalars_t));
 }
 
-/* Lays out the reduced gradients on the device, those of its own units and then those of offloaded ones. Returns their
- * elements. */
-static uint64_t plan_offloaded_grads(zero_arena_plan_t *plan, const zero_layout_t *layout)
+/* Lays out the reduced gradients on the device, those of units that have a buffer of their own and then those that take
+ * turns. Returns their elements. */
+static uint64_t plan_reduced_grads(zero_arena_plan_t *plan, const zero_layout_t *layout)
 {
-    zero_host_plan_t *host = &plan->host;
-    uint64_t largest[ZERO_N_OFFLOADED_GRADS] = {0}, n_elems = plan->state_elems;
-    if (!host->grads_take_turns)
+    zero_grad_turns_t *turns = &plan->turns;
+    uint64_t largest[ZERO_MAX_GRAD_TURNS] = {0};
+    if (turns->first == layout->n_units)
         return layout->total_shard_elems;
-    for (zero_unit_t unit = host->first; unit < layout->n_units; unit++) {
-        uint64_t *at = &largest[zero_plan_offloaded_grads(plan, unit)];
-        *at = layout->units[unit].shard_elems > *at ? layout->units[unit].shard_elems : *at;
+    uint64_t n_elems = layout->units[turns->first].shard_offset;
+    for (zero_unit_t unit = turns->first; unit < layout->n_units; unit++) {
+        uint64_t *at = &largest[turns->of_unit[unit]];
+        *at = at_least(*at, layout->units[unit].shard_elems);
     }
-    for (int i = 0; i < ZERO_N_OFFLOADED_GRADS; i++) {
-        host->reduced_grads[i] = n_elems;
+    for (int i = 0; i < turns->n; i++) {
+        turns->offsets[i] = n_elems;
         n_elems += largest[i];
     }
     return n_elems;
@@ -218,7 +221,8 @@ static void plan_state_staging(zero_arena_plan_t *plan, const zero_layout_t *lay
     zero_memory_t *memory = &plan->memory;
     staging->has_grads = host->first_sent < layout->n_units;
     staging->has_params = host->first_params < layout->n_units;
-    size_t run_bytes = run * zero_master_lo_size(config->dtype) + run * staging->has_grads * sizeof(float) +
+    size_t run_bytes = run * zero_master_lo_size(config->dtype) +
+                       run * staging->has_grads * zero_dtype_size(plan->reduced_dtype) +
                        run * staging->has_params * zero_dtype_size(config->dtype) +
                        (size_t)plan->n_arrays * zero_array_bytes(plan->array_format, run);
     if (host->update != ZERO_OFFLOAD_UPDATE_DEVICE)
@@ -282,8 +286,8 @@ static void plan_private_state(zero_arena_plan_t *plan, const zero_layout_t *lay
     zero_memory_t *memory = &plan->memory;
 
     if (stage->shard_state && !stage->reduced_in_place)
-        plan->private_reduced_grads =
-            reserve(bytes, memory, ZERO_MEMORY_GRADIENTS, plan_offloaded_grads(plan, layout) * sizeof(float));
+        plan->private_reduced_grads = reserve(bytes, memory, ZERO_MEMORY_GRADIENTS,
+                                              plan_reduced_grads(plan, layout) * zero_dtype_size(plan->reduced_dtype));
     if (config->dtype != ZERO_FP32)
         plan->master_lo =
             reserve(bytes, memory, ZERO_MEMORY_OPTIMIZER, plan->state_elems * zero_master_lo_size(config->dtype));
@@ -360,11 +364,16 @@ static void plan_private(zero_arena_plan_t *plan, const zero_layout_t *layout, c
         reserve(bytes, memory, ZERO_MEMORY_COMMUNICATION, (uint64_t)layout->n_tensors * sizeof(zero_adam_segment_t));
     plan->contributions =
         reserve(bytes, memory, ZERO_MEMORY_COMMUNICATION, (uint64_t)layout->world_size * sizeof(zero_contribution_t));
+    if (plan->updates_in_backward && layout->world_size > 1)
+        plan->nonfinites = reserve(bytes, memory, ZERO_MEMORY_COMMUNICATION,
+                                   ZERO_MAX_GRAD_TURNS * (uint64_t)layout->world_size * sizeof(uint64_t));
     plan->step_scratch = reserve(bytes, memory, ZERO_MEMORY_COMMUNICATION, sizeof(zero_step_scratch_t));
     if (!config->forward_only) /* tensors may have rules of their own from any step on */
         plan->tensor_scalars =
             reserve(bytes, memory, ZERO_MEMORY_COMMUNICATION,
                     (uint64_t)layout->n_tensors * (sizeof(zero_tensor_scalars_t) + sizeof(zero_tensor_rules_t)));
+    plan->frozen_scales = reserve(bytes, memory, ZERO_MEMORY_COMMUNICATION,
+                                  (uint64_t)layout->n_frozen_matrices * sizeof(zero_fp8_scales_t));
     if (plan->fp8.is_gathered)
         plan_private_fp8(plan, layout, config);
     if (plan->muon.schedule.n_rounds > 0)

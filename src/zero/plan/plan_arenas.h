@@ -22,10 +22,18 @@ static inline size_t zero_master_lo_size(zero_dtype_t dtype)
 /* The most elements that a caller's own optimizer updates at once. */
 #define ZERO_OWN_RUN_ELEMS ((uint64_t)1 << 20)
 
-/* Buffers on the device for the reduced gradients of offloaded units, which take turns in them if each unit is reduced
- * once a step, because it then leaves at once. With several reductions a step every unit has a buffer of its own, as
- * those that are not offloaded. */
-#define ZERO_N_OFFLOADED_GRADS 2
+/* Buffers on the device in which units' reduced gradients take turns, if each unit is reduced once a step: those of
+ * offloaded units, which leave at once, take two. If units are updated in backward, all take turns: in one if compute
+ * alone uses it, in two if offloaded units are updated at the same time as others compute, and in three with several
+ * ranks, where a unit waits for all ranks' word that its gradient is finite. With several reductions a step every unit
+ * has a buffer of its own. */
+#define ZERO_MAX_GRAD_TURNS 3
+typedef struct zero_grad_turns {
+    zero_unit_t first; /* units first, first + 1 ... take turns; n_units: none do */
+    int n;             /* buffers */
+    int *of_unit;      /* by unit: its buffer, another than its neighbours'. Units without gradients have one, too */
+    uint64_t offsets[ZERO_MAX_GRAD_TURNS]; /* in elements after private_reduced_grads */
+} zero_grad_turns_t;
 
 /* The pinned host memory of offload: optimizer state of units first, first + 1 ..., their shards end to end, and
  * parameters of units first_params, first_params + 1 ... */
@@ -33,8 +41,6 @@ typedef struct zero_host_plan {
     zero_unit_t first;            /* n_units: no state is offloaded */
     zero_unit_t first_params;     /* n_units: no parameters are. If there is state, not before `first` */
     zero_offload_update_t update; /* DEVICE or HOST */
-    bool grads_take_turns;        /* in the buffers of reduced_grads; else every unit has its own */
-    uint64_t reduced_grads[ZERO_N_OFFLOADED_GRADS]; /* in elements after private_reduced_grads */
     /* From this unit on reduced gradients are sent to the host. The device's update finds those of the units before it
      * on the device: no unit overwrites them in the step. */
     zero_unit_t first_sent;
@@ -110,6 +116,9 @@ typedef struct zero_arena_plan {
     uint64_t v_elems;       /* of v, if there are two arrays: as many, but for matrices of Muon's, which have none */
     uint64_t state_elems;   /* optimizer state on the device: all flat buffers at stage 0, else all shards that are not
                              * offloaded */
+    bool updates_in_backward;
+    zero_dtype_t reduced_dtype; /* reduced gradients are held in: fp32 or bf16 */
+    zero_grad_turns_t turns;
     zero_host_plan_t host;
     zero_state_staging_plan_t state_staging;
     zero_fp8_plan_t fp8;
@@ -124,11 +133,12 @@ typedef struct zero_arena_plan {
     uint64_t param_staging;   /* ZERO_N_PARAM_STAGING of param_staging_bytes: this rank's shards of offloaded units */
     uint64_t param_staging_bytes;
     uint64_t contribution; /* zero_contribution_t, this rank's */
+    uint64_t nonfinite;    /* updates in backward, several ranks: ZERO_MAX_GRAD_TURNS of uint64_t, this rank's */
     uint64_t window_bytes;
 
     /* private arena, offsets in bytes */
     uint64_t unsharded_params;
-    uint64_t private_reduced_grads; /* fp32, this rank's shards, if it holds no more */
+    uint64_t private_reduced_grads; /* in reduced_dtype, this rank's shards, if it holds no more */
     /* master_lo: bf16's low halves or fp16's fp32 master weights; fp32 has none. v: with two state arrays. */
     uint64_t master_lo, m, v;
     uint64_t own_weights; /* a caller's own optimizer or hook, not fp32: master weights of a run */
@@ -138,7 +148,9 @@ typedef struct zero_arena_plan {
     int n_staging;
     uint64_t segments;       /* what AdamW updates */
     uint64_t contributions;  /* zero_contribution_t of every rank */
+    uint64_t nonfinites;     /* ZERO_MAX_GRAD_TURNS of uint64_t of every rank, as in the window */
     uint64_t step_scratch;   /* zero_step_scratch_t */
+    uint64_t frozen_scales;  /* zero_fp8_scales_t of each frozen matrix in fp8 */
     uint64_t tensor_scalars; /* zero_tensor_scalars_t of every tensor, and behind them zero_tensor_rules_t */
     uint64_t private_bytes;
 
@@ -213,19 +225,20 @@ static inline uint64_t zero_plan_frozen_of(const zero_arena_plan_t *plan, const 
                                     : at->frozen_flat_offset;
 }
 
-/* Returns which buffer an offloaded unit's reduced gradients take: another than its neighbours'. */
-static inline int zero_plan_offloaded_grads(const zero_arena_plan_t *plan, zero_unit_t unit)
+/* Returns whether a unit's reduced gradients have a buffer in turn with others'. */
+static inline bool zero_plan_grads_take_turns(const zero_arena_plan_t *plan, zero_unit_t unit)
 {
-    return (unit - plan->host.first) % ZERO_N_OFFLOADED_GRADS;
+    return unit >= plan->turns.first;
 }
 
 /* What a step decides, on the device. */
 typedef struct zero_step_scratch {
     zero_step_state_t state;
     zero_adam_scalars_t scalars;
-    zero_norm_t norm;     /* of the gradients reduced so far; 0 between steps */
-    double no_loss;       /* 0 */
-    uint64_t n_unwritten; /* elements of a gradient (tensors.c) */
+    zero_adam_scalars_t in_backward; /* of the units that are updated before the step is decided */
+    zero_norm_t norm;                /* of the gradients reduced so far; 0 between steps */
+    double no_loss;                  /* 0 */
+    uint64_t n_unwritten;            /* elements of a gradient (tensors.c) */
 } zero_step_scratch_t;
 
 /* What a plan must know of the machine. */

@@ -115,12 +115,13 @@ static void add_offloaded_update(const zero_layout_t *layout, const zero_config_
         (uint64_t)plan->n_arrays * zero_array_bytes(plan->array_format, n) + n * zero_master_lo_size(config->dtype);
     if (host->first == layout->n_units)
         return;
-    slices->to_host += n_sent * sizeof(float);
+    const uint64_t grads = n_sent * zero_dtype_size(plan->reduced_dtype);
+    slices->to_host += grads;
     if (host->update == ZERO_OFFLOAD_UPDATE_HOST) {
         slices->to_gpu += (n - n_params) * size;
         return;
     }
-    slices->to_gpu += state + n_params * size + n_sent * sizeof(float);
+    slices->to_gpu += state + n_params * size + grads;
     slices->to_host += state + n_params * size;
 }
 
@@ -146,6 +147,12 @@ static zero_status_t find_slices(const zero_model_t *model, const zero_layout_t 
                               zero_dtype_size(config->dtype);
     }
     add_offloaded_update(layout, config, plan, slices);
+    if (plan->updates_in_backward) { /* all trained units but the last two have their counts gathered */
+        uint64_t n_trained = 0;
+        for (zero_unit_t unit = 0; unit < layout->n_units; unit++)
+            n_trained += layout->units[unit].shard_elems > 0;
+        slices->in_all += (n_trained > 2 ? n_trained - 2 : 0) * sizeof(uint64_t);
+    }
     add_muon(layout, plan, slices);
     free(n_gathers);
     return status;

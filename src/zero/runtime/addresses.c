@@ -45,23 +45,31 @@ unsigned char *zero_context_fp8_others(const zero_context_t *context, zero_unit_
 }
 
 /* Full reduced gradients are in the window, so that stage 0 can gather them; shards are private. */
-float *zero_context_reduced_grads(const zero_context_t *context)
+void *zero_context_reduced_grads(const zero_context_t *context)
 {
     if (context->plan.stage.reduced_grads_are_full)
-        return (float *)(void *)zero_context_window(context, context->plan.reduced_grads);
+        return zero_context_window(context, context->plan.reduced_grads);
     return zero_context_private(context, context->plan.private_reduced_grads);
 }
 
-float *zero_context_reduced_grads_of(const zero_context_t *context, zero_unit_t unit)
+void *zero_context_reduced_grads_at(const zero_context_t *context, uint64_t elem)
+{
+    return (unsigned char *)zero_context_reduced_grads(context) + elem * zero_dtype_size(context->plan.reduced_dtype);
+}
+
+uint64_t zero_context_own_grads_begin(const zero_context_t *context, zero_unit_t unit)
 {
     const zero_unit_layout_t *layout = &context->layout.units[unit];
-    const zero_host_plan_t *host = &context->plan.host;
-    uint64_t in_full = layout->flat_offset + zero_context_shard_begin(context, unit);
-    if (host->grads_take_turns && unit >= host->first)
-        return zero_context_reduced_grads(context) +
-               host->reduced_grads[zero_plan_offloaded_grads(&context->plan, unit)];
-    return zero_context_reduced_grads(context) +
-           (context->plan.stage.reduced_grads_are_full ? in_full : layout->shard_offset);
+    return context->plan.stage.reduced_grads_are_full ? layout->flat_offset + zero_context_shard_begin(context, unit)
+                                                      : layout->shard_offset;
+}
+
+void *zero_context_reduced_grads_of(const zero_context_t *context, zero_unit_t unit)
+{
+    const zero_grad_turns_t *turns = &context->plan.turns;
+    const bool in_turns = zero_plan_grads_take_turns(&context->plan, unit);
+    return zero_context_reduced_grads_at(context, in_turns ? turns->offsets[turns->of_unit[unit]]
+                                                           : zero_context_own_grads_begin(context, unit));
 }
 
 zero_step_scratch_t *zero_context_step_scratch(const zero_context_t *context)

@@ -9,9 +9,12 @@
 void *zero_context_private(const zero_context_t *context, uint64_t offset);
 unsigned char *zero_context_window(const zero_context_t *context, uint64_t offset);
 
-/* Return where all parameters and all reduced gradients begin: zero_adam_t's base pointers. */
+/* Return where all parameters and all reduced gradients begin: zero_adam_t's base pointers. Reduced gradients are in
+ * plan.reduced_dtype. */
 void *zero_context_params(const zero_context_t *context);
-float *zero_context_reduced_grads(const zero_context_t *context);
+void *zero_context_reduced_grads(const zero_context_t *context);
+/* Returns the address of an element of them. */
+void *zero_context_reduced_grads_at(const zero_context_t *context, uint64_t elem);
 /* Returns where this rank's parameters of a unit in the configured dtype begin: its part or all of them, by
  * zero_plan_shards_params. */
 unsigned char *zero_context_params_of(const zero_context_t *context, zero_unit_t unit);
@@ -21,8 +24,10 @@ unsigned char *zero_context_params_of(const zero_context_t *context, zero_unit_t
 uint64_t zero_context_fp8_offset(const zero_context_t *context, zero_unit_t unit);
 uint64_t zero_context_part_others(const zero_context_t *context, zero_unit_t unit);
 unsigned char *zero_context_fp8_others(const zero_context_t *context, zero_unit_t unit);
-/* Returns the fp32 reduced gradients of this rank's shard of a unit. */
-float *zero_context_reduced_grads_of(const zero_context_t *context, zero_unit_t unit);
+/* Returns the reduced gradients of this rank's shard of a unit. */
+void *zero_context_reduced_grads_of(const zero_context_t *context, zero_unit_t unit);
+/* Returns where they begin after all reduced gradients, in elements, if they do not take turns. */
+uint64_t zero_context_own_grads_begin(const zero_context_t *context, zero_unit_t unit);
 /* Returns what a step decides, on the device. */
 zero_step_scratch_t *zero_context_step_scratch(const zero_context_t *context);
 

@@ -69,6 +69,12 @@ void zero_context_enter_unit(zero_context_t *context, const char *name, zero_uni
     zero_comm_enter(context->host_comm, &call, false);
 }
 
+void zero_context_enter_group(const zero_context_t *context, zero_comm_t *group, const char *name)
+{
+    const zero_call_t call = make_call(context, name);
+    zero_comm_enter(group, &call, false);
+}
+
 void zero_context_enter_step(zero_context_t *context, float lr)
 {
     zero_call_t call = make_call(context, "zero_step");

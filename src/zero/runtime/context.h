@@ -74,6 +74,8 @@ zero_status_t zero_context_check_trains(const zero_context_t *context, const cha
 /* Tell the communicator which call this rank is in, so that ranks in different calls find out: a call about a unit,
  * zero_step, or a call that covers small collectives (comm.h) and ends in zero_comm_leave. */
 void zero_context_enter_unit(zero_context_t *context, const char *call, zero_unit_t unit);
+/* As the next one, for a call among the ranks of another communicator, which does not compare small collectives. */
+void zero_context_enter_group(const zero_context_t *context, zero_comm_t *group, const char *call);
 void zero_context_enter_step(zero_context_t *context, float lr);
 void zero_context_enter(zero_context_t *context, const char *call);
 

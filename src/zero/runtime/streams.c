@@ -7,10 +7,11 @@
 #include "zero/plan/order.h"
 #include "zero/runtime/context.h"
 
-/* Spans at once: two micro-steps' worth, with several of each kind for every unit forward and backward. */
+/* Spans at once: two micro-steps' worth, with several of each kind for every unit forward and backward, exchanges of
+ * the caller's included. */
 static int timeline_capacity(const zero_context_t *context)
 {
-    return 32 * context->layout.n_units + 64;
+    return 48 * context->layout.n_units + 64;
 }
 
 zero_status_t zero_streams_create(zero_context_t *context)
@@ -94,8 +95,8 @@ static zero_span_of_t span_of(const zero_context_t *context, zero_work_t work, z
         .work = work, .wait = wait, .phase = phase_of(context), .unit = unit, .step = context->progress.step + 1};
 }
 
-static zero_status_t begin_wait(zero_context_t *context, zero_wait_t wait, zero_unit_t unit, zero_stream_t stream,
-                                int *span)
+zero_status_t zero_streams_begin_wait(zero_context_t *context, zero_wait_t wait, zero_unit_t unit, zero_stream_t stream,
+                                      int *span)
 {
     return zero_timeline_begin(context->streams.timeline, span_of(context, ZERO_WORK_WAIT, wait, unit), stream, span);
 }
@@ -126,7 +127,7 @@ zero_status_t zero_streams_compute_wait(zero_context_t *context, zero_wait_t wai
 {
     int span;
     context->streams.compute_end = 0;
-    ZERO_TRY(begin_wait(context, wait, unit, stream, &span));
+    ZERO_TRY(zero_streams_begin_wait(context, wait, unit, stream, &span));
     ZERO_TRY(context->device->ops->stream_wait(context->device, stream, event));
     return zero_streams_end_span(context, span, stream);
 }
@@ -166,7 +167,7 @@ zero_status_t zero_streams_fence(zero_context_t *context, zero_stream_t stream)
     if (context->comm->size == 1)
         return ZERO_OK;
     streams->compute_end = 0;
-    ZERO_TRY(begin_wait(context, ZERO_WAIT_RANKS, -1, stream, &span));
+    ZERO_TRY(zero_streams_begin_wait(context, ZERO_WAIT_RANKS, -1, stream, &span));
     ZERO_TRY(zero_streams_fence_in(context, ZERO_LANE_STEP, stream));
     streams->n_fences_passed = streams->n_fences;
     return zero_streams_end_span(context, span, stream);

@@ -45,6 +45,9 @@ zero_status_t zero_streams_wait_timed(zero_context_t *context, zero_stream_t str
 /* Begins and ends a span of the current step in the timeline: work other than a wait. */
 zero_status_t zero_streams_begin_span(zero_context_t *context, zero_work_t work, zero_unit_t unit, zero_stream_t stream,
                                       int *span);
+/* The same for a wait of compute, which results count as exposed. */
+zero_status_t zero_streams_begin_wait(zero_context_t *context, zero_wait_t wait, zero_unit_t unit, zero_stream_t stream,
+                                      int *span);
 zero_status_t zero_streams_end_span(zero_context_t *context, int span, zero_stream_t stream);
 /* The same for communication among `ranks`: a span of kind `work` if communication overlaps compute, else of a wait of
  * compute. */

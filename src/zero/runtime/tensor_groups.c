@@ -170,19 +170,18 @@ static zero_status_t send_rules(zero_tensor_groups_t *groups, zero_tensor_rules_
     return zero_device_copy(context->device, on_device, copy, n_tensors * sizeof *copy, stream);
 }
 
-zero_status_t zero_tensor_groups_decide(zero_tensor_groups_t *groups, zero_stream_t stream)
+zero_status_t zero_tensor_groups_decide(zero_tensor_groups_t *groups, const zero_adam_scalars_t *scalars,
+                                        zero_stream_t stream)
 {
     zero_context_t *context = groups->context;
     const size_t n_tensors = (size_t)context->model->n_tensors;
     zero_tensor_scalars_t *by_tensor = zero_context_private(context, context->plan.tensor_scalars);
     zero_tensor_rules_t *rules = (zero_tensor_rules_t *)(void *)(by_tensor + n_tensors);
-    const zero_step_scratch_t *scratch = zero_context_step_scratch(context);
     context->by_tensor = groups->hash != 0 ? by_tensor : NULL;
     if (groups->are_new && groups->hash != 0)
         ZERO_TRY(send_rules(groups, rules, stream));
     groups->are_new = false;
     if (groups->hash == 0)
         return ZERO_OK;
-    return context->device->kernels->tensor_scalars(rules, n_tensors, &scratch->state, &scratch->scalars, by_tensor,
-                                                    stream);
+    return context->device->kernels->tensor_scalars(rules, n_tensors, scalars, by_tensor, stream);
 }

@@ -24,8 +24,9 @@ zero_group_t zero_tensor_groups_get(const zero_tensor_groups_t *groups, zero_ten
 /* Takes what was set since the last step into this one. Returns a hash of it, which ranks compare; 0 if no tensor
  * differs from the configuration. */
 uint64_t zero_tensor_groups_take(zero_tensor_groups_t *groups);
-/* Queues what makes the scalars of every tensor from those of the step, which has been decided in `stream`, and sets
+/* Queues what makes the scalars of every tensor from those of the step, which have been decided in `stream`, and sets
  * context->by_tensor to them; to NULL if no tensor differs. */
-zero_status_t zero_tensor_groups_decide(zero_tensor_groups_t *groups, zero_stream_t stream);
+zero_status_t zero_tensor_groups_decide(zero_tensor_groups_t *groups, const zero_adam_scalars_t *scalars,
+                                        zero_stream_t stream);
 
 #endif

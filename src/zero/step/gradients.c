@@ -47,7 +47,7 @@ static zero_status_t call(const zero_context_t *context, zero_tensor_t tensor, z
         .tensor = tensor,
         .first = owned.first,
         .n_elems = owned.n_elems,
-        .grad = zero_context_reduced_grads_of(context, decl->owner) +
+        .grad = (float *)zero_context_reduced_grads_of(context, decl->owner) +
                 (owned.flat_offset - zero_context_shard_begin(context, decl->owner)),
         .loss_scale = &zero_context_step_scratch(context)->state.loss_scale,
         .step = context->progress.step + 1,
@@ -62,14 +62,20 @@ static zero_status_t call(const zero_context_t *context, zero_tensor_t tensor, z
 zero_status_t zero_hooks_reduced(zero_context_t *context, zero_unit_t unit, zero_stream_t stream)
 {
     const zero_layout_t *layout = &context->layout;
-    float *grads = zero_context_reduced_grads_of(context, unit);
+    void *grads = zero_context_reduced_grads_of(context, unit);
     const void *slices[] = {grads};
     for (int i = 0; i < layout->n_tensors; i++)
         if (context->model->tensors[layout->order[i]].owner == unit && context->progress.hook_failure == ZERO_OK)
             context->progress.hook_failure = call(context, layout->order[i], stream);
     /* One slice, of itself: nothing is added, and its squares are. */
-    return context->device->kernels->sum_slices(grads, slices, 1, ZERO_FP32, layout->units[unit].shard_elems, false,
-                                                &zero_context_step_scratch(context)->norm, stream);
+    const zero_sum_t sum = {.out = grads,
+                            .out_dtype = ZERO_FP32,
+                            .slices = slices,
+                            .n_slices = 1,
+                            .dtype = ZERO_FP32,
+                            .n_elems = layout->units[unit].shard_elems,
+                            .norm = &zero_context_step_scratch(context)->norm};
+    return context->device->kernels->sum_slices(&sum, stream);
 }
 
 /* ---- gradients ---- */
@@ -96,6 +102,7 @@ typedef struct reduction {
 struct zero_gradients {
     zero_context_t *context;
     zero_offload_t *offload;
+    zero_sum_calls_t calls;     /* NULL: units are updated in the step */
     zero_unsharded_t unsharded; /* in the window; stages 2-3 */
     uint64_t *published_in;     /* by unit, for full gradients: the fence (zero_unsharded_buffer_t's, too) */
     reduction_t reduction;
@@ -106,6 +113,12 @@ struct zero_gradients {
     uint64_t n_reductions_awaited;    /* that the reduce stream is known to come after */
     zero_event_t reductions_done;     /* in the caller's stream: all sums so far */
 };
+
+/* Returns whether the unit whose reduction is under way is updated when it has been summed. */
+static bool is_updated(const zero_gradients_t *gradients)
+{
+    return gradients->calls.user && gradients->reduction.is_last;
+}
 
 /* ---- creating ---- */
 
@@ -167,6 +180,11 @@ void zero_gradients_destroy(zero_gradients_t *gradients)
     zero_unsharded_destroy(&gradients->unsharded);
     free(gradients->published_in);
     free(gradients);
+}
+
+void zero_gradients_call(zero_gradients_t *gradients, zero_sum_calls_t calls)
+{
+    gradients->calls = calls;
 }
 
 /* ---- full gradients ---- */
@@ -266,19 +284,29 @@ static zero_status_t await_reductions(zero_gradients_t *gradients, zero_stream_t
     return zero_streams_wait(gradients->context, waiting, gradients->reductions_done);
 }
 
-static zero_status_t sum(zero_gradients_t *gradients, const chunk_t *chunk, zero_stream_t stream)
+static zero_status_t sum_chunk(zero_gradients_t *gradients, const chunk_t *chunk, zero_stream_t stream)
 {
     zero_context_t *context = gradients->context;
     const reduction_t *reduction = &gradients->reduction;
     zero_unit_t unit = reduction->unit;
     zero_norm_t *norm = &zero_context_step_scratch(context)->norm;
     context->streams.compute_end = 0;
-    if (zero_plan_is_offloaded(&context->plan, unit))
+    /* Another unit's gradients may be in the buffer, and its update in a stream of offload's. */
+    if (gradients->offload && zero_plan_grads_take_turns(&context->plan, unit))
         ZERO_TRY(zero_offload_await_grads(gradients->offload, unit, stream));
-    return context->device->kernels->sum_slices(
-        zero_context_reduced_grads_of(context, unit) + chunk->first, chunk->slices, chunk->n_slices,
-        context->plan.stage.grad_dtype, chunk->n_elems, reduction->adds,
-        reduction->is_last && !zero_hooks_see_reduced(context) ? norm : NULL, stream);
+    const zero_dtype_t dtype = context->plan.reduced_dtype;
+    const zero_sum_t sum = {
+        .out = (unsigned char *)zero_context_reduced_grads_of(context, unit) + chunk->first * zero_dtype_size(dtype),
+        .out_dtype = dtype,
+        .is_rounded = reduction->is_last && context->config.gradients == ZERO_BF16,
+        .accumulates = reduction->adds,
+        .slices = chunk->slices,
+        .n_slices = chunk->n_slices,
+        .dtype = context->plan.stage.grad_dtype,
+        .n_elems = chunk->n_elems,
+        .norm = reduction->is_last && !zero_hooks_see_reduced(context) ? norm : NULL,
+    };
+    return context->device->kernels->sum_slices(&sum, stream);
 }
 
 /* Transfers the chunk that begins at `first`. If the staging buffers are full of this unit's chunks, sums the oldest to
@@ -289,8 +317,11 @@ static zero_status_t start_chunk(zero_gradients_t *gradients, uint64_t first, ze
     const zero_arena_plan_t *plan = &gradients->context->plan;
     reduction_t *reduction = &gradients->reduction;
     uint64_t n_left = gradients->context->layout.units[reduction->unit].shard_elems - first;
+    const bool is_first_sum = first == (uint64_t)plan->n_staging * plan->chunk_elems;
+    if (reduction->n_held == plan->n_staging && is_first_sum && gradients->calls.user)
+        ZERO_TRY(await_reductions(gradients, transfer_stream, stream)); /* the update that read the same buffer */
     if (reduction->n_held == plan->n_staging)
-        ZERO_TRY(sum(gradients, chunk_at(gradients, --reduction->n_held), transfer_stream));
+        ZERO_TRY(sum_chunk(gradients, chunk_at(gradients, --reduction->n_held), transfer_stream));
     gradients->n_chunks++;
     reduction->n_held++;
     chunk_t *chunk = chunk_at(gradients, 0);
@@ -329,6 +360,8 @@ static zero_status_t start(zero_gradients_t *gradients, zero_unit_t unit, uint64
     ZERO_TRY(zero_streams_fence_in(context, ZERO_LANE_REDUCE, transfer_stream));
     gradients->reduction.fence = context->streams.n_fences;
     ZERO_TRY(publish_buffer(gradients, unit));
+    if (is_updated(gradients))
+        ZERO_TRY(gradients->calls.fenced(gradients->calls.user, transfer_stream));
     for (uint64_t first = 0; first < shard_elems; first += context->plan.chunk_elems)
         ZERO_TRY(start_chunk(gradients, first, transfer_stream, stream));
     ZERO_TRY(zero_streams_end_span(context, span, transfer_stream));
@@ -362,11 +395,13 @@ static zero_status_t finish_reduction(zero_gradients_t *gradients, zero_stream_t
     zero_unit_t unit = reduction->unit;
     if (unit < 0)
         return ZERO_OK;
-    for (; reduction->n_held > 0; reduction->n_held--) {
+    for (bool is_first = true; reduction->n_held > 0; reduction->n_held--, is_first = false) {
         chunk_t *oldest = chunk_at(gradients, reduction->n_held - 1);
         if (streams->overlapped)
             ZERO_TRY(zero_streams_compute_wait_timed(context, ZERO_WAIT_REDUCE, unit, oldest->staged, stream));
-        ZERO_TRY(sum(gradients, oldest, stream));
+        if (is_first && is_updated(gradients))
+            ZERO_TRY(gradients->calls.before_sum(gradients->calls.user, stream));
+        ZERO_TRY(sum_chunk(gradients, oldest, stream));
         oldest->summed_in = ++gradients->n_reductions;
     }
     ZERO_TRY(release_buffer(gradients, unit));
@@ -376,7 +411,9 @@ static zero_status_t finish_reduction(zero_gradients_t *gradients, zero_stream_t
         ZERO_TRY(zero_hooks_reduced(context, unit, stream));
     if (reduction->is_last)
         ZERO_TRY(gather_reduced(gradients, unit, stream));
-    if (reduction->is_last && zero_plan_is_offloaded(&context->plan, unit))
+    if (is_updated(gradients))
+        ZERO_TRY(gradients->calls.after_sum(gradients->calls.user, unit, stream));
+    else if (reduction->is_last && zero_plan_is_offloaded(&context->plan, unit))
         ZERO_TRY(zero_offload_send_grads(gradients->offload, unit, stream));
     reduction->unit = -1;
     return ZERO_OK;
@@ -387,6 +424,8 @@ static zero_status_t finish_reduction(zero_gradients_t *gradients, zero_stream_t
 zero_status_t zero_gradients_prepare(zero_gradients_t *gradients, zero_unit_t unit, zero_stream_t stream)
 {
     zero_context_t *context = gradients->context;
+    if (gradients->calls.user && context->progress.micro_step == context->config.micro_steps - 1)
+        ZERO_TRY(zero_offload_fetch_ahead(gradients->offload));
     /* What the micro-step before left under way has a buffer of its own. */
     if (context->progress.position == context->model->n_units)
         ZERO_TRY(finish_reduction(gradients, stream));
@@ -434,6 +473,8 @@ zero_status_t zero_gradients_cancel(zero_gradients_t *gradients)
     static const zero_norm_t none = {0};
     const zero_context_t *context = gradients->context;
     gradients->reduction = (reduction_t){.unit = -1};
+    if (gradients->calls.user)
+        gradients->calls.cancel(gradients->calls.user);
     zero_unsharded_clear(&gradients->unsharded);
     ZERO_TRY(zero_device_copy(context->device, &zero_context_step_scratch(context)->norm, &none, sizeof none,
                               context->streams.gather));

@@ -28,6 +28,16 @@ typedef struct zero_gradients zero_gradients_t;
 zero_status_t zero_gradients_create(zero_context_t *context, zero_offload_t *offload, zero_gradients_t **gradients);
 void zero_gradients_destroy(zero_gradients_t *gradients); /* NULL is allowed */
 
+/* What is called about each unit's reduction in the step's last micro-step (backward_update.h). */
+typedef struct zero_sum_calls {
+    zero_status_t (*fenced)(void *user, zero_stream_t transfer_stream); /* the fence before its transfer has passed */
+    zero_status_t (*before_sum)(void *user, zero_stream_t stream);      /* its transfer is over in `stream` */
+    zero_status_t (*after_sum)(void *user, zero_unit_t unit, zero_stream_t stream);
+    void (*cancel)(void *user); /* the step is forgotten */
+    void *user;
+} zero_sum_calls_t;
+void zero_gradients_call(zero_gradients_t *gradients, zero_sum_calls_t calls);
+
 /* Makes room for every gradient that the unit will write, in `stream`, where no peer reads any more. */
 zero_status_t zero_gradients_prepare(zero_gradients_t *gradients, zero_unit_t unit, zero_stream_t stream);
 /* Finds a unit's full gradients, for which there is room. */

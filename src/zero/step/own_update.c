@@ -49,7 +49,7 @@ static zero_status_t update_run(const zero_context_t *context, const own_fn_t *o
         .v = plan->n_arrays > 1 && at->v_gap != ZERO_MUON_NO_V
                  ? (float *)zero_context_private(context, plan->v) + (at->state - at->v_gap)
                  : NULL,
-        .grad = zero_context_reduced_grads(context) + at->grad,
+        .grad = (float *)zero_context_reduced_grads(context) + at->grad,
         .lr = lr,
         .decay = at->decay,
         .grad_scale = &scratch->scalars.grad_scale,

@@ -159,8 +159,8 @@ static zero_status_t check_agreed(const zero_results_t *results, const zero_step
     return zero_fail_collective(
         ZERO_ERROR_MISMATCH,
         "ranks call different things: rank %u came to zero_step(engine %u, step %llu) by other calls "
-        "than rank 0 (zero_begin, zero_acquire, zero_grad_ready): another pass, unit or micro-step; "
-        "nothing was updated",
+        "than rank 0 (zero_begin, zero_acquire, zero_grad_ready, zero_all_to_all): another pass, unit, micro-step or "
+        "number of bytes; nothing was updated",
         outcome->odd_rank, engine, step);
 }
 
@@ -178,7 +178,21 @@ static zero_status_t await_step(zero_results_t *results, double *step_ms)
     return device->ops->event_elapsed_ms(device, begin, end, step_ms);
 }
 
-zero_status_t zero_results_wait(zero_results_t *results, zero_step_result_t *result)
+/* Fails if units behind the one whose gradient was the first that is not finite have been updated. */
+static zero_status_t check_not_cut_off(const zero_results_t *results, const zero_step_outcome_t *outcome)
+{
+    const zero_context_t *context = results->context;
+    if (outcome->stopped_unit == 0)
+        return ZERO_OK;
+    return zero_fail_collective(
+        ZERO_ERROR_NONFINITE,
+        "step %llu: the gradient of unit %s, or of one before it, is not finite. These units were left alone, but "
+        "update backward had updated those behind them: go on from the last checkpoint, with a lower learning rate or "
+        "other data, or with update step, which skips such steps",
+        (unsigned long long)results->n_steps_waited, context->model->units[outcome->stopped_unit - 1].name);
+}
+
+zero_status_t zero_results_wait(zero_results_t *results, zero_step_result_t *result, bool *was_cut_off)
 {
     zero_context_t *context = results->context;
     const zero_step_outcome_t *outcome = &results->outcomes[results->n_steps_waited % ZERO_STEPS_IN_FLIGHT];
@@ -204,6 +218,8 @@ zero_status_t zero_results_wait(zero_results_t *results, zero_step_result_t *res
         .exposed_host_ms = exposed.host_ms,
         .pcie_bytes = pcie_bytes(results),
     };
+    *was_cut_off = outcome->stopped_unit != 0;
+    ZERO_TRY(check_not_cut_off(results, outcome));
     if (outcome->skipped_in_row >= (uint32_t)context->config.max_skipped_steps)
         return zero_fail_collective(
             ZERO_ERROR_NONFINITE,
@@ -253,6 +269,17 @@ zero_status_t zero_results_set_state(zero_results_t *results, const char *call, 
         context->stats.to_gpu_bytes + context->stats.to_host_bytes;
     results->adam_step = state->adam_step;
     return write_state(results, state);
+}
+
+zero_status_t zero_results_forget_stop(zero_results_t *results)
+{
+    static const uint32_t none = 0;
+    const zero_context_t *context = results->context;
+    if (!context->plan.updates_in_backward)
+        return ZERO_OK;
+    ZERO_TRY(zero_device_copy(context->device, &zero_context_step_scratch(context)->state.stopped_unit, &none,
+                              sizeof none, context->streams.gather));
+    return zero_device_synchronize(context->device);
 }
 
 zero_status_t zero_results_set_adam_step(zero_results_t *results, uint64_t adam_step)

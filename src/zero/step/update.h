@@ -5,6 +5,7 @@
 #include "zero/offload/offload.h"
 #include "zero/runtime/context.h"
 #include "zero/runtime/tensor_groups.h"
+#include "zero/step/backward_update.h"
 #include "zero/step/gradients.h"
 #include "zero/step/parameters.h"
 #include "zero/step/results.h"
@@ -22,6 +23,8 @@ zero_status_t zero_update_step(zero_update_t *update, float lr, const double *lo
                                zero_stream_t stream);
 const float *zero_update_loss_scale(const zero_update_t *update);
 void zero_update_set_notice(zero_update_t *update, uint32_t notice);
+/* Returns the update of units in backward; NULL: they are updated in the step. */
+zero_backward_update_t *zero_update_backward(const zero_update_t *update);
 /* Returns the settings that single tensors have of their own. */
 zero_tensor_groups_t *zero_update_groups(const zero_update_t *update);
 

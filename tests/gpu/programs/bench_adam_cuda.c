@@ -146,6 +146,14 @@ static void adam_segments(int dtype)
     REQUIRE(cuda->adam(&args, NULL) == ZERO_OK);
 }
 
+/* The gradients' bits, as twice as many numbers. */
+static void adam_bf16_grads(int dtype)
+{
+    zero_adam_t args = adam_args((zero_dtype_t)dtype, false);
+    args.grad_dtype = ZERO_BF16;
+    REQUIRE(cuda->adam(&args, NULL) == ZERO_OK);
+}
+
 static void adam8(int dtype)
 {
     zero_adam_t args = adam_args((zero_dtype_t)dtype, false);
@@ -155,23 +163,29 @@ static void adam8(int dtype)
 }
 
 /* Eighths of the bf16 parameters serve as gradient slices; their sum is written where it is not read. */
-static void sum(int n_slices, bool accumulate, zero_norm_t *norm)
+static void sum_slices(int n_slices, bool accumulate, zero_norm_t *norm)
 {
     const void *slices[8];
     for (int r = 0; r < n_slices; ++r)
         slices[r] = d.param_bf16 + n_params / 64 * 8 * (size_t)r;
-    REQUIRE(cuda->sum_slices(d.low16f, slices, n_slices, ZERO_BF16, n_params / 64 * 8, accumulate, norm, NULL) ==
-            ZERO_OK);
+    const zero_sum_t sum = {.out = d.low16f,
+                            .accumulates = accumulate,
+                            .slices = slices,
+                            .n_slices = n_slices,
+                            .dtype = ZERO_BF16,
+                            .n_elems = n_params / 64 * 8,
+                            .norm = norm};
+    REQUIRE(cuda->sum_slices(&sum, NULL) == ZERO_OK);
 }
 
 static void sum_overwrite(int n_slices)
 {
-    sum(n_slices, false, NULL);
+    sum_slices(n_slices, false, NULL);
 }
 
 static void sum_accumulate_norm(int n_slices)
 {
-    sum(n_slices, true, d.norm);
+    sum_slices(n_slices, true, d.norm);
 }
 
 /* What is left to do if the network has summed the gradients. */
@@ -179,7 +193,8 @@ static void norm_in_place(int unused)
 {
     (void)unused;
     const void *slices[] = {d.grad};
-    REQUIRE(cuda->sum_slices(d.grad, slices, 1, ZERO_FP32, n_params, false, d.norm, NULL) == ZERO_OK);
+    const zero_sum_t sum = {.out = d.grad, .slices = slices, .n_slices = 1, .n_elems = n_params, .norm = d.norm};
+    REQUIRE(cuda->sum_slices(&sum, NULL) == ZERO_OK);
 }
 
 static void contribute(int unused)
@@ -210,6 +225,7 @@ static const struct {
     {"cudaMemcpy", copy, 0, 8},
     {"AdamW fp32", adam, ZERO_FP32, 28},
     {"AdamW bf16", adam, ZERO_BF16, 28},
+    {"AdamW bf16, gradients too", adam_bf16_grads, ZERO_BF16, 26},
     {"AdamW fp16", adam, ZERO_FP16, 30},
     {"AdamW bf16, 580 segments", adam_segments, ZERO_BF16, 28},
     {"8-bit AdamW fp32", adam8, ZERO_FP32, 12 + 4 * 68.0 / 64},

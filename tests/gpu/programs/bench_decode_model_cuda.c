@@ -82,9 +82,9 @@ static size_t mlp_width(const model_t *m)
 
 static zero_status_t linear(bench_t *b, void *y, const void *x, const void *weight, size_t n_in, size_t n_out)
 {
-    return b->k->linear(&b->ctx, y, x, (zero_weight_t){weight, ZERO_BF16},
+    return b->k->linear(&b->ctx, y, x, (zero_weight_t){.data = weight, .dtype = ZERO_BF16},
                         b->m->is_llama ? ZERO_LINEAR_OUT_IN : ZERO_LINEAR_IN_OUT,
-                        (zero_weight_t){b->m->is_llama ? NULL : b->vector, ZERO_BF16}, 1, n_in, n_out);
+                        (zero_weight_t){.data = b->m->is_llama ? NULL : b->vector, .dtype = ZERO_BF16}, 1, n_in, n_out);
 }
 
 /* ---- One function for each row of the table ---- */
@@ -107,7 +107,7 @@ static zero_status_t mlp_out(bench_t *b, const layer_t *l)
 }
 static zero_status_t norm(bench_t *b, const layer_t *l)
 {
-    const zero_weight_t weight = {b->vector, ZERO_BF16};
+    const zero_weight_t weight = {.data = b->vector, .dtype = ZERO_BF16};
     (void)l;
     return b->m->is_llama ? b->k->rmsnorm(&b->ctx, b->x, b->statistics, b->y, b->y, b->x, weight, 1e-5f, 1, b->m->dim)
                           : b->k->layernorm(&b->ctx, b->x, b->statistics, b->statistics + 8, b->y, b->y, b->x, weight,
@@ -134,8 +134,8 @@ static zero_status_t activation(bench_t *b, const layer_t *l)
 static zero_status_t head(bench_t *b, const layer_t *l)
 {
     (void)l;
-    return b->k->head_logits(&b->ctx, b->logits, b->x, (zero_weight_t){b->head, ZERO_BF16}, 1, b->m->dim,
-                             b->m->vocab_size);
+    return b->k->head_logits(&b->ctx, b->logits, b->x, (zero_weight_t){.data = b->head, .dtype = ZERO_BF16}, 1,
+                             b->m->dim, b->m->vocab_size);
 }
 
 typedef zero_status_t (*row_fn)(bench_t *b, const layer_t *l);
@@ -146,8 +146,9 @@ static const row_fn llama_layer[] = {norm, qkv,    rope,       attention, attent
 static zero_status_t whole_token(bench_t *b)
 {
     const row_fn *rows = b->m->is_llama ? llama_layer : gpt2_layer;
-    zero_status_t status = b->k->embed(&b->ctx, b->x, b->tokens, b->starts, (zero_weight_t){b->head, ZERO_BF16},
-                                       (zero_weight_t){0}, 1, 1, b->m->dim, b->m->vocab_size);
+    zero_status_t status =
+        b->k->embed(&b->ctx, b->x, b->tokens, b->starts, (zero_weight_t){.data = b->head, .dtype = ZERO_BF16},
+                    (zero_weight_t){0}, 1, 1, b->m->dim, b->m->vocab_size);
     for (size_t l = 0; l < b->m->layers; ++l)
         for (size_t i = 0; rows[i] != NULL && status == ZERO_OK; ++i)
             status = rows[i](b, &b->layers[l]);

@@ -187,7 +187,7 @@ typedef zero_status_t record_t(bench_t *b, zero_model_context_t *ctx);
 
 static zero_weight_t bench_weight(bench_t *b)
 {
-    return (zero_weight_t){b->weight, ZERO_BF16};
+    return (zero_weight_t){.data = b->weight, .dtype = ZERO_BF16};
 }
 static zero_grad_t bench_sums(bench_t *b)
 {
@@ -302,8 +302,8 @@ static void multiply(bench_t *b, size_t i)
     zero_fp8_t dy8 = {ZERO_E5M2, b->rows[2], b->columns[2], b->scales};
     zero_linear_layout_t layout = ZERO_LINEAR_OUT_IN;
     zero_status_t status =
-        i % 3 == 0   ? b->k->linear_fp8(&b->ctx, b->x[0], &x8, &w8, layout, (zero_weight_t){NULL, ZERO_BF16}, N_ROWS,
-                                        n_in, n_out)
+        i % 3 == 0   ? b->k->linear_fp8(&b->ctx, b->x[0], &x8, &w8, layout,
+                                        (zero_weight_t){.data = NULL, .dtype = ZERO_BF16}, N_ROWS, n_in, n_out)
         : i % 3 == 1 ? b->k->linear_fp8_backward_input(&b->ctx, b->x[1], &dy8, &w8, layout, N_ROWS, n_in, n_out)
                      : b->k->linear_fp8_backward_weight(&b->ctx, (zero_grad_t){b->x[2], ZERO_BF16, false}, layout, &x8,
                                                         &dy8, N_ROWS, n_in, n_out);

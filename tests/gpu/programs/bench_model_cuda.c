@@ -73,7 +73,7 @@ typedef struct bench {
 
 static zero_weight_t weight_of(const void *data)
 {
-    return (zero_weight_t){data, ZERO_BF16};
+    return (zero_weight_t){.data = data, .dtype = ZERO_BF16};
 }
 static zero_grad_t grad_of(void *data)
 {
@@ -221,7 +221,7 @@ static zero_status_t embed_backward(bench_t *b, size_t rows, size_t dim)
     const model_t *m = b->model;
     zero_grad_t table = {b->s->dweight, ZERO_BF16, !m->is_llama};
     return b->k->embed_backward(&b->ctx, table, grad_of(m->is_llama ? NULL : b->s->out), b->s->third, b->tokens, NULL,
-                                rows / m->seq_len, m->seq_len, dim, m->vocab_size);
+                                rows / m->seq_len, m->seq_len, m->seq_len, dim, m->vocab_size);
 }
 static zero_status_t head_loss(bench_t *b, size_t dim, size_t vocab_size)
 {
@@ -356,7 +356,7 @@ static zero_status_t square(bench_t *b, size_t n, size_t unused)
 {
     (void)unused;
     return b->k->linear(&b->ctx, b->s->out, b->s->in, weight_of(b->s->third), ZERO_LINEAR_IN_OUT,
-                        (zero_weight_t){NULL, ZERO_BF16}, n, n, n);
+                        (zero_weight_t){.data = NULL, .dtype = ZERO_BF16}, n, n, n);
 }
 
 /* ---- The table ---- */

@@ -67,12 +67,26 @@ static double rope_scaled_fp64(const zero_rope_t *rope, double frequency)
     return frequency * (part + (1.0 - part) / (double)rope->factor);
 }
 
-/* As model.h has it: the angle as Hugging Face rounds it to fp32, or as the formula has it. */
-static double rope_angle_fp64(const zero_rope_t *rope, size_t position, size_t i, size_t head_dim, bool as_rounded)
+/* A pair's frequency without rounding, scaled by `kind`. */
+static double rope_frequency_fp64(const zero_rope_t *rope, size_t i, size_t n_rotated)
 {
-    double exponent = (double)(2 * i) / (double)head_dim, theta = (double)rope->theta;
+    double frequency = pow((double)rope->theta, -(double)(2 * i) / (double)n_rotated);
+    double scaled = frequency / (double)rope->factor;
+    double part = ((double)i - (double)rope->last_kept) / ((double)rope->first_scaled - (double)rope->last_kept);
+    if (rope->kind == ZERO_ROPE_LLAMA3)
+        return rope_scaled_fp64(rope, frequency);
+    if (rope->kind == ZERO_ROPE_LONGROPE)
+        return frequency / (double)rope->divisors[i];
+    part = rope->kind == ZERO_ROPE_LINEAR || part > 1.0 ? 1.0 : part < 0.0 ? 0.0 : part;
+    return frequency + part * (scaled - frequency);
+}
+
+/* As model.h has it: the angle as Hugging Face rounds it to fp32, or as the formula has it. */
+static double rope_angle_fp64(const zero_rope_t *rope, size_t position, size_t i, size_t n_rotated, bool as_rounded)
+{
+    double exponent = (double)(2 * i) / (double)n_rotated, theta = (double)rope->theta;
     if (!as_rounded)
-        return (double)position * rope_scaled_fp64(rope, pow(theta, -exponent));
+        return (double)position * rope_frequency_fp64(rope, i, n_rotated);
     float power = (float)pow(theta, (double)(float)exponent), frequency = 1.0f / power;
     return (double)((float)position * frequency);
 }
@@ -80,32 +94,46 @@ static double rope_angle_fp64(const zero_rope_t *rope, size_t position, size_t i
 static void rope_fp64(float *qkv, bool inverse, const zero_rope_t *rope, bool as_rounded, size_t n_batch,
                       size_t seq_len, size_t n_heads, size_t n_kv_heads, size_t head_dim)
 {
-    size_t row_heads = n_heads + 2 * n_kv_heads, half = head_dim / 2;
+    size_t row_heads = n_heads + 2 * n_kv_heads, n_rotated = rope->n_rotated > 0 ? rope->n_rotated : head_dim;
+    size_t half = n_rotated / 2;
+    double scale = rope->scale != 0.0f ? (double)rope->scale : 1.0;
     for (size_t row = 0; row < n_batch * seq_len; ++row)
         for (size_t i = 0; i < half; ++i) {
             double angle = rope_angle_fp64(rope, row % seq_len - (rope->starts ? (size_t)rope->starts[row] : 0), i,
-                                           head_dim, as_rounded);
-            double c = cos(angle), s = inverse ? -sin(angle) : sin(angle);
+                                           n_rotated, as_rounded);
+            double c = scale * cos(angle), s = scale * (inverse ? -sin(angle) : sin(angle));
             for (size_t head = 0; head < n_heads + n_kv_heads; ++head) {
                 float *x = qkv + (row * row_heads + head) * head_dim + i;
                 double a = (double)x[0], b = (double)x[half];
-                x[0] = (float)(a * c - b * s);
-                x[half] = (float)(b * c + a * s);
+                double factor = head < n_heads && rope->q_scale != 0.0f ? (double)rope->q_scale : 1.0;
+                x[0] = (float)((a * c - b * s) * factor);
+                x[half] = (float)((b * c + a * s) * factor);
             }
         }
 }
 
-/* ---- SwiGLU ---- */
+/* ---- SwiGLU and GeGLU ---- */
 
-static void swiglu_fp64(float *y, float *dgate_up, const float *dy, const float *gate_up, size_t n_rows, size_t width)
+/* Sets the activation's value and its derivative: silu or GELU's tanh form. */
+static void activation_fp64(bool gelu, double x, double *value, double *slope)
+{
+    double c = sqrt(2.0 / 3.14159265358979323846), u = gelu ? 2.0 * c * (x + 0.044715 * x * x * x) : x;
+    double du = gelu ? 2.0 * c * (1.0 + 3.0 * 0.044715 * x * x) : 1.0;
+    double s = 1.0 / (1.0 + exp(-u)), rest = 1.0 / (1.0 + exp(u)); /* (1 + tanh(u / 2)) / 2 */
+    *value = x * s;
+    *slope = s * (1.0 + x * du * rest);
+}
+
+static void gated_fp64(bool gelu, float *y, float *dgate_up, const float *dy, const float *gate_up, size_t n_rows,
+                       size_t width)
 {
     for (size_t row = 0; row < n_rows; ++row, y += width, dy += width, gate_up += 2 * width, dgate_up += 2 * width)
         for (size_t i = 0; i < width; ++i) {
-            double gate = (double)gate_up[i], up = (double)gate_up[width + i];
-            double s = 1.0 / (1.0 + exp(-gate)), rest = 1.0 / (1.0 + exp(gate));
-            y[i] = (float)(gate * s * up);
-            dgate_up[i] = (float)((double)dy[i] * up * s * (1.0 + gate * rest));
-            dgate_up[width + i] = (float)((double)dy[i] * gate * s);
+            double value, slope, up = (double)gate_up[width + i];
+            activation_fp64(gelu, (double)gate_up[i], &value, &slope);
+            y[i] = (float)(value * up);
+            dgate_up[i] = (float)((double)dy[i] * up * slope);
+            dgate_up[width + i] = (float)((double)dy[i] * value);
         }
 }
 

@@ -59,7 +59,7 @@ typedef zero_status_t recorder_t(zero_model_context_t *ctx, const recorder_case_
 
 static zero_weight_t weight_of(const recorder_case_t *t)
 {
-    return (zero_weight_t){t->weight, ZERO_BF16};
+    return (zero_weight_t){.data = t->weight, .dtype = ZERO_BF16};
 }
 static zero_grad_t sums_of(const recorder_case_t *t, size_t i)
 {

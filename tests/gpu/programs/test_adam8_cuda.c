@@ -114,18 +114,20 @@ static void shard_free(shard_t *s)
 static void update(const zero_shard_kernels_t *kernels, const shard_t *s, void *const *arrays, zero_dtype_t dtype,
                    bool by_tensor)
 {
-    const zero_adam_t args = {.param_dtype = dtype,
-                              .param = arrays[PARAM],
-                              .master_lo = dtype == ZERO_FP32 ? NULL : arrays[MASTER_LO],
-                              .m = arrays[M],
-                              .v = arrays[V],
-                              .grad = arrays[GRAD],
-                              .segments = arrays[SEGMENTS],
-                              .n_segments = s->n_segments,
-                              .state_begin = ZERO_BLOCK8_ELEMS,
-                              .state_end = s->n_elems,
-                              .scalars = arrays[SCALARS],
-                              .by_tensor = by_tensor ? arrays[BY_TENSOR] : NULL};
+    zero_adam_t args = {.param_dtype = dtype,
+                        .param = arrays[PARAM],
+                        .master_lo = dtype == ZERO_FP32 ? NULL : arrays[MASTER_LO],
+                        .m = arrays[M],
+                        .v = arrays[V],
+                        .grad = arrays[GRAD],
+                        .segments = arrays[SEGMENTS],
+                        .n_segments = s->n_segments,
+                        .state_begin = ZERO_BLOCK8_ELEMS,
+                        .state_end = s->n_elems,
+                        .scalars = arrays[SCALARS],
+                        .by_tensor = by_tensor ? arrays[BY_TENSOR] : NULL};
+    REQUIRE(kernels->adam8(&args, NULL) == ZERO_OK);
+    args.grad_dtype = ZERO_BF16; /* the same bits, as twice as many numbers */
     REQUIRE(kernels->adam8(&args, NULL) == ZERO_OK);
 }
 

@@ -223,8 +223,8 @@ static double element(const void *data, zero_dtype_t dtype, size_t i)
 static zero_status_t launch_forward(void *y, const matrix_t *x, const matrix_t *w, zero_linear_layout_t layout,
                                     const void *bias, const size_t *s)
 {
-    return gpu.kernels->linear_fp8(&gpu.ctx, y, &x->x8, &w->x8, layout, (zero_weight_t){bias, ZERO_BF16}, s[0], s[1],
-                                   s[2]);
+    return gpu.kernels->linear_fp8(&gpu.ctx, y, &x->x8, &w->x8, layout,
+                                   (zero_weight_t){.data = bias, .dtype = ZERO_BF16}, s[0], s[1], s[2]);
 }
 
 static double unit(zero_dtype_t dtype) /* the largest relative error of one rounding */
@@ -389,6 +389,32 @@ static void what_is_not_finite_makes_a_product_nan(void)
     matrix_free(&x), matrix_free(&w), device_free(y);
 }
 
+/* Every byte with several scales, in whole packs and in what is left of them. A NaN may have other bits. */
+static void widened_bytes_equal_the_cpus(void)
+{
+    static const size_t sizes[] = {1, 15, 16, 255, 4096, 4113, 65536 + 7};
+    static const float inverses[] = {1.0f, 0x1p-9f, 0.0078125f * 3.0f, 1e-38f};
+    bool agrees = true;
+    for (size_t i = 0; i < sizeof sizes / sizeof *sizes; ++i) {
+        const size_t n = sizes[i];
+        uint8_t *bytes = host_new(n);
+        uint16_t *want = host_new(n * sizeof *want), *is = host_new(n * sizeof *is);
+        zero_fp8_scales_t own = {.scale = 1.0f, .inverse = inverses[i % 4]};
+        for (size_t j = 0; j < n; ++j)
+            bytes[j] = (uint8_t)(j * 97 + i);
+        NEED(cpu.kernels->fp8_widen(&cpu.ctx, want, (zero_fp8_param_t){bytes, &own}, n) == ZERO_OK);
+        unsigned char *from = device_of(bytes, n), *scales = device_of(&own, sizeof own), *to = device_new(2 * n);
+        const zero_fp8_param_t param = {from, (const zero_fp8_scales_t *)(const void *)scales};
+        NEED(gpu.kernels->fp8_widen(&gpu.ctx, to, param, n) == ZERO_OK);
+        agrees = device_get(is, to, 2 * n) && agrees;
+        for (size_t j = 0; j < n; ++j)
+            agrees = agrees && (is[j] == want[j] || (isnan(float_of_bf16(is[j])) && isnan(float_of_bf16(want[j]))));
+        device_free(from), device_free(scales), device_free(to);
+        free(bytes), free(want), free(is);
+    }
+    report(agrees, "widened bytes equal the CPU's", "");
+}
+
 static void contexts_of_other_dtypes_are_refused(void)
 {
     zero_model_limits_t fp32 = limits;
@@ -412,6 +438,7 @@ int main(int argc, char **argv)
     casts_of_random_matrices_equal_the_cpus();
     scales_of_zeros_and_of_what_is_not_finite_equal_the_cpus();
     transposes_are_transposes();
+    widened_bytes_equal_the_cpus();
     if (argc < 3 || strcmp(argv[2], "casts") != 0) {
         products_equal_fp64();
         what_is_not_finite_makes_a_product_nan();

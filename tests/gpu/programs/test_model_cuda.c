@@ -146,7 +146,7 @@ static void array_free(array_t *a)
 
 static zero_weight_t weight_of(const array_t *a)
 {
-    return (zero_weight_t){a->data, a->dtype};
+    return (zero_weight_t){.data = a->data, .dtype = a->dtype};
 }
 static zero_grad_t grad_of(const array_t *a, bool accumulate)
 {
@@ -154,7 +154,7 @@ static zero_grad_t grad_of(const array_t *a, bool accumulate)
 }
 static zero_weight_t host_weight(const array_t *a)
 {
-    return (zero_weight_t){a->values, ZERO_FP32};
+    return (zero_weight_t){.data = a->values, .dtype = ZERO_FP32};
 }
 
 /* ---- What a check compares ---- */
@@ -391,7 +391,7 @@ static void check_linear(zero_dtype_t dtype, size_t rows, size_t n_in, size_t n_
     float *rdx = check_output(&c, "dx", &dx, sum_bound(n_out) + unit(dtype));
     float *rdw = check_output(&c, "dweight", &dw, sum_bound(rows) + unit(grad_dtype));
     float *rdb = with_bias ? check_output(&c, "dbias", &db, sum_bound(rows) + unit(grad_dtype)) : NULL;
-    zero_weight_t none = {NULL, dtype};
+    zero_weight_t none = {.dtype = dtype};
     NEED(t.cpu->linear(&t.cpu_ctx, ry, x.values, host_weight(&w), layout, with_bias ? host_weight(&b) : none, rows,
                        n_in, n_out) == ZERO_OK);
     NEED(t.cpu->linear_backward_input(&t.cpu_ctx, rdx, accumulate, dy.values, host_weight(&w), layout, rows, n_in,
@@ -415,6 +415,55 @@ static void check_linear(zero_dtype_t dtype, size_t rows, size_t n_in, size_t n_
     array_free(&x), array_free(&dy), array_free(&w), array_free(&b);
     array_free(&y), array_free(&dx), array_free(&dw), array_free(&db);
     tables_close(&t);
+}
+
+/* What adapters multiply: columns of wider matrices. flags: both transpositions, accumulation, fp32 results. */
+static void check_product(zero_dtype_t dtype, size_t m, size_t n, size_t k, int flags)
+{
+    const bool transpose_a = flags & 1, transpose_b = flags & 2, accumulate = flags & 4;
+    const zero_dtype_t c_dtype = flags & 8 ? ZERO_FP32 : dtype;
+    const size_t lda = (transpose_a ? m : k) + random_below(9), ldb = (transpose_b ? k : n) + random_below(9);
+    const size_t ldc = n + random_below(9);
+    tables_t t = tables_open(limits_of_linear(dtype, m > k ? m : k, n > k ? n : k, m > n ? m : n));
+    check_t c = {.n = 0};
+    snprintf(c.what, sizeof c.what, "product %s %zux%zux%zu flags %d", zero_dtype_name(dtype), m, n, k, flags);
+    array_t a = array_make((transpose_a ? k : m) * lda, dtype, 0, 0.0, 1.0);
+    array_t b = array_make((transpose_b ? n : k) * ldb, dtype, 0, 0.0, 1.0);
+    array_t y = array_grad_target(m * ldc, c_dtype, 0, true);
+    float *ry = check_output(&c, "c", &y, sum_bound(k) + unit(c_dtype));
+    zero_product_t product = {.transpose_a = transpose_a,
+                              .transpose_b = transpose_b,
+                              .m = m,
+                              .n = n,
+                              .k = k,
+                              .a = {a.values, ZERO_FP32},
+                              .lda = lda,
+                              .b = {b.values, ZERO_FP32},
+                              .ldb = ldb,
+                              .c = {ry, ZERO_FP32, accumulate},
+                              .ldc = ldc,
+                              .scale = 0.75f};
+    NEED(t.cpu->product(&t.cpu_ctx, &product) == ZERO_OK);
+    product.a = weight_of(&a);
+    product.b = weight_of(&b);
+    product.c = grad_of(&y, accumulate);
+    for (int run = 0; run < 2; ++run)
+        check_run_done(&c, t.gpu->product(&t.gpu_ctx, &product));
+    check_free(&c);
+    array_free(&a), array_free(&b), array_free(&y);
+    tables_close(&t);
+}
+
+static void test_product(void)
+{
+    static const size_t ranks[] = {1, 3, 8, 16, 48, 112};
+    for (int i = 0; i < 60; ++i) {
+        const size_t rank = ranks[random_below(6)], wide = random_size(600), rows = random_size(700);
+        const zero_dtype_t dtype = dtypes[i % 3];
+        check_product(dtype, rows, rank, wide, i % 16);
+        check_product(dtype, rows, wide, rank, i % 16);
+        check_product(dtype, wide, rank, rows, i % 16);
+    }
 }
 
 /* A context in which algorithms for one size of products have been chosen, by random values. */
@@ -670,6 +719,18 @@ static void test_layernorm(void)
 
 /* ---- RMSNorm ---- */
 
+/* A norm's weight to which the kernel adds an offset, and what it then is: owned. */
+static zero_weight_t offset_weight(const array_t *weight, float offset, float **sum)
+{
+    zero_weight_t made = weight_of(weight);
+    made.offset = offset;
+    *sum = malloc((weight->n + 1) * sizeof(float));
+    NEED(*sum != NULL);
+    for (size_t i = 0; i < weight->n; ++i)
+        (*sum)[i] = weight->values[i] + offset;
+    return made;
+}
+
 static void check_rmsnorm(zero_dtype_t dtype, size_t rows, size_t dim, int flags)
 {
     bool accumulate = flags & 1, with_addend = flags & 2, remake_y = flags & 4, in_place = flags & 8;
@@ -687,6 +748,8 @@ static void check_rmsnorm(zero_dtype_t dtype, size_t rows, size_t dim, int flags
     array_t recomputed = array_make(n, dtype, shift, 0.0, 0.0);
     array_t rstd = array_make(rows, ZERO_FP32, 0, 0.0, 0.0), dx = array_make(n, dtype, shift, 0.0, 0.1);
     array_t dw = array_grad_target(dim, grad_dtype, shift, accumulate);
+    float *rw;
+    const zero_weight_t weight = offset_weight(&w, flags & 64 ? 1.0f : 0.0f, &rw);
 
     /* The sum is rounded when it is stored, and rstd is of what is stored. */
     float *rout = check_output(&c, "residual_out", &out, 0.0);
@@ -696,10 +759,10 @@ static void check_rmsnorm(zero_dtype_t dtype, size_t rows, size_t dim, int flags
         rout[i] = rounded(residual.values[i] + (with_addend ? addend.values[i] : 0.0f), dtype);
     if (in_place)
         memcpy(out.values, residual.values, n * sizeof(float)), upload(&out);
-    rmsnorm_fp64(ry, rrstd, rout, w.values, (double)eps, rows, dim);
+    rmsnorm_fp64(ry, rrstd, rout, rw, (double)eps, rows, dim);
     for (int run = 0; run < 2; ++run)
         check_run_done(&c, t.gpu->rmsnorm(&t.gpu_ctx, y.data, rstd.data, out.data, in_place ? out.data : residual.data,
-                                          with_addend ? addend.data : NULL, weight_of(&w), eps, rows, dim));
+                                          with_addend ? addend.data : NULL, weight, eps, rows, dim));
 
     double *sums = calloc(dim, sizeof *sums);
     NEED(sums != NULL);
@@ -710,17 +773,17 @@ static void check_rmsnorm(zero_dtype_t dtype, size_t rows, size_t dim, int flags
     float *rdw = check_output(&again, "dweight", &dw, 4 * sum_bound(rows) + unit(grad_dtype));
     if (remake_y)
         memcpy(rrecomputed, ry, n * sizeof *ry);
-    double condition = rmsnorm_backward_fp64(rdx, sums, dy.values, rout, w.values, (double)eps, rows, dim);
+    double condition = rmsnorm_backward_fp64(rdx, sums, dy.values, rout, rw, (double)eps, rows, dim);
     dx_output->bound = 64 * 0x1p-24 * condition + unit(dtype);
     for (size_t i = 0; i < dim; ++i)
         rdw[i] = (float)(sums[i] + (accumulate ? (double)rdw[i] : 0.0));
     for (int run = 0; run < 2; ++run)
         check_run_done(&again, t.gpu->rmsnorm_backward(&t.gpu_ctx, dx.data, grad_of(&dw, accumulate),
                                                        remake_y ? recomputed.data : NULL, dy.data, out.data, rstd.data,
-                                                       weight_of(&w), rows, dim));
+                                                       weight, rows, dim));
     if (remake_y)
         expect_same_bits(&again, "y recomputed", &y, &recomputed);
-    free(sums);
+    free(sums), free(rw);
     check_free(&c), check_free(&again);
     array_free(&residual), array_free(&addend), array_free(&w), array_free(&dy), array_free(&dx), array_free(&out);
     array_free(&y), array_free(&recomputed), array_free(&rstd), array_free(&dw);
@@ -735,20 +798,64 @@ static void test_rmsnorm(void)
     for (int d = 0; d < 3; ++d) {
         for (size_t i = 0; i < sizeof dims / sizeof dims[0]; ++i)
             for (int shifted = 0; shifted <= 32; shifted += 32)
-                check_rmsnorm(dtypes[d], small || dims[i] > 1000 ? 37 : 331, dims[i], (int)random_below(32) + shifted);
+                check_rmsnorm(dtypes[d], small || dims[i] > 1000 ? 37 : 331, dims[i],
+                              (int)random_below(32) + shifted + (i % 2 ? 64 : 0));
         check_rmsnorm(dtypes[d], small ? 901 : 9001, 64, 7);
         for (int i = 0; i < (small ? 12 : 64); ++i)
-            check_rmsnorm(dtypes[d], random_size(200), random_size(2500), i);
+            check_rmsnorm(dtypes[d], random_size(200), random_size(2500), i + (i % 3 ? 0 : 64));
     }
     if (!small)
         check_rmsnorm(ZERO_FP32, 4300, 4096, 6); /* the largest number of parts */
+}
+
+/* ---- RMSNorm of q and of k ---- */
+
+/* The weights of both norms, and their gradients. */
+typedef struct norm_pair {
+    size_t widths[2];
+    bool accumulate;
+    array_t weights[2], dw[2];
+    zero_weight_t weight[2];
+    float *sum[2];   /* weight + offset */
+    double *sums[2]; /* the gradients, from nothing */
+} norm_pair_t;
+
+static norm_pair_t norm_pair_make(zero_dtype_t dtype, const size_t widths[2], float offset, bool accumulate,
+                                  size_t shift)
+{
+    norm_pair_t pair = {.accumulate = accumulate};
+    for (int w = 0; w < 2; ++w) {
+        pair.widths[w] = widths[w];
+        pair.weights[w] = array_make(widths[w], dtype, shift, 1.0, 0.5);
+        pair.dw[w] = array_grad_target(widths[w], dtype, shift, accumulate);
+        pair.weight[w] = offset_weight(&pair.weights[w], offset, &pair.sum[w]);
+        pair.sums[w] = calloc(widths[w], sizeof *pair.sums[w]);
+        NEED(pair.sums[w] != NULL);
+    }
+    return pair;
+}
+
+/* Expects the gradients that are in `sums` now. */
+static void check_norm_pair(check_t *c, norm_pair_t *pair, double bound)
+{
+    for (int w = 0; w < 2; ++w) {
+        float *rdw = check_output(c, w == 0 ? "dq_weight" : "dk_weight", &pair->dw[w], bound);
+        for (size_t i = 0; i < pair->widths[w]; ++i)
+            rdw[i] = (float)(pair->sums[w][i] + (pair->accumulate ? (double)rdw[i] : 0.0));
+    }
+}
+
+static void norm_pair_free(norm_pair_t *pair)
+{
+    for (int w = 0; w < 2; ++w)
+        free(pair->sums[w]), free(pair->sum[w]), array_free(&pair->weights[w]), array_free(&pair->dw[w]);
 }
 
 /* ---- RMSNorm of heads ---- */
 
 /* Turns dqkv, which holds dy, into the gradient of qkv; y: NULL, or the norm's output. Each head is a row of the norm's
  * reference. Returns the largest condition of a head. */
-static double head_norm_fp64(float *y, float *dqkv, double *sums[2], const array_t *qkv, array_t *weights, float eps,
+static double head_norm_fp64(float *y, float *dqkv, double *sums[2], const array_t *qkv, float *weights[2], float eps,
                              attention_shape_t s)
 {
     size_t of_row = s.n_heads + 2 * s.n_kv_heads, dim = s.head_dim;
@@ -763,53 +870,43 @@ static double head_norm_fp64(float *y, float *dqkv, double *sums[2], const array
             memcpy(y + i * dim, x, dim * sizeof *x);
             continue;
         }
-        rmsnorm_fp64(y + i * dim, &rstd, x, weights[is_k].values, (double)eps, 1, dim);
+        rmsnorm_fp64(y + i * dim, &rstd, x, weights[is_k], (double)eps, 1, dim);
         memcpy(dy, d, dim * sizeof *d), memset(d, 0, dim * sizeof *d);
-        double of_head = rmsnorm_backward_fp64(d, sums[is_k], dy, x, weights[is_k].values, (double)eps, 1, dim);
+        double of_head = rmsnorm_backward_fp64(d, sums[is_k], dy, x, weights[is_k], (double)eps, 1, dim);
         condition = of_head > condition ? of_head : condition;
     }
     free(dy);
     return condition;
 }
 
-static void check_head_norm(zero_dtype_t dtype, attention_shape_t s, bool accumulate, size_t shift)
+static void check_head_norm(zero_dtype_t dtype, attention_shape_t s, float offset, bool accumulate, size_t shift)
 {
     size_t rows = s.n_batch * s.seq_len, n = rows * (s.n_heads + 2 * s.n_kv_heads) * s.head_dim;
     const float eps = 1e-5f;
     tables_t t = tables_open(limits_of_attention(s, rows, 1, dtype));
     check_t c = {.n = 0};
-    snprintf(c.what, sizeof c.what, "head_norm %s rows %zu heads %zu/%zu of %zu%s shift %zu", zero_dtype_name(dtype),
-             rows, s.n_heads, s.n_kv_heads, s.head_dim, accumulate ? " added" : "", shift);
+    snprintf(c.what, sizeof c.what, "head_norm %s rows %zu heads %zu/%zu of %zu offset %g%s shift %zu",
+             zero_dtype_name(dtype), rows, s.n_heads, s.n_kv_heads, s.head_dim, (double)offset,
+             accumulate ? " added" : "", shift);
     array_t qkv = array_make(n, dtype, shift, 0.5, 1.0), y = array_make(n, dtype, shift, 0.0, 0.0);
-    array_t weights[] = {array_make(s.head_dim, dtype, shift, 1.0, 0.5),
-                         array_make(s.head_dim, dtype, shift, 1.0, 0.5)};
     array_t dqkv = array_make(n, dtype, shift, 0.0, 1.0);
-    array_t dw[] = {array_grad_target(s.head_dim, dtype, shift, accumulate),
-                    array_grad_target(s.head_dim, dtype, shift, accumulate)};
-    double *sums[] = {calloc(s.head_dim, sizeof(double)), calloc(s.head_dim, sizeof(double))};
-    NEED(sums[0] != NULL && sums[1] != NULL);
+    norm_pair_t pair = norm_pair_make(dtype, (size_t[]){s.head_dim, s.head_dim}, offset, accumulate, shift);
     float *ry = check_output(&c, "y", &y, 64 * 0x1p-24 + unit(dtype)), *rd = check_output(&c, "dqkv", &dqkv, 0.0);
     output_t *d_output = &c.outputs[c.n - 1];
-    double condition = head_norm_fp64(ry, rd, sums, &qkv, weights, eps, s);
+    double condition = head_norm_fp64(ry, rd, pair.sums, &qkv, pair.sum, eps, s);
     d_output->bound = 64 * 0x1p-24 * condition + unit(dtype);
-    for (int w = 0; w < 2; ++w) {
-        float *rdw =
-            check_output(&c, w == 0 ? "dq_weight" : "dk_weight", &dw[w], 4 * sum_bound(rows * s.n_heads) + unit(dtype));
-        for (size_t i = 0; i < s.head_dim; ++i)
-            rdw[i] = (float)(sums[w][i] + (accumulate ? (double)rdw[i] : 0.0));
-    }
+    check_norm_pair(&c, &pair, 4 * sum_bound(rows * s.n_heads) + unit(dtype));
     for (int run = 0; run < 2; ++run) {
-        zero_status_t status = t.gpu->head_norm(&t.gpu_ctx, y.data, qkv.data, weight_of(&weights[0]),
-                                                weight_of(&weights[1]), eps, rows, s.n_heads, s.n_kv_heads, s.head_dim);
+        zero_status_t status = t.gpu->head_norm(&t.gpu_ctx, y.data, qkv.data, pair.weight[0], pair.weight[1], eps, rows,
+                                                s.n_heads, s.n_kv_heads, s.head_dim);
         if (status == ZERO_OK)
-            status = t.gpu->head_norm_backward(&t.gpu_ctx, dqkv.data, grad_of(&dw[0], accumulate),
-                                               grad_of(&dw[1], accumulate), qkv.data, weight_of(&weights[0]),
-                                               weight_of(&weights[1]), eps, rows, s.n_heads, s.n_kv_heads, s.head_dim);
+            status = t.gpu->head_norm_backward(&t.gpu_ctx, dqkv.data, grad_of(&pair.dw[0], accumulate),
+                                               grad_of(&pair.dw[1], accumulate), qkv.data, pair.weight[0],
+                                               pair.weight[1], eps, rows, s.n_heads, s.n_kv_heads, s.head_dim);
         check_run_done(&c, status);
     }
     check_free(&c);
-    for (int w = 0; w < 2; ++w)
-        free(sums[w]), array_free(&weights[w]), array_free(&dw[w]);
+    norm_pair_free(&pair);
     array_free(&qkv), array_free(&y), array_free(&dqkv);
     tables_close(&t);
 }
@@ -824,14 +921,86 @@ static void test_head_norm(void)
         for (size_t i = 0; i < sizeof shapes / sizeof shapes[0]; ++i) {
             if (small && shapes[i].seq_len > 1000)
                 continue;
-            check_head_norm(dtypes[d], shapes[i], i % 2 == 1, 0);
-            check_head_norm(dtypes[d], shapes[i], i % 2 == 0, 1 + random_below(7));
+            check_head_norm(dtypes[d], shapes[i], 0.0f, i % 2 == 1, 0);
+            check_head_norm(dtypes[d], shapes[i], 1.0f, i % 2 == 0, 1 + random_below(7));
         }
         for (int i = 0; i < (small ? 4 : 24); ++i) {
             size_t kv = 1 + random_below(3);
             attention_shape_t s = {1, 1 + random_below(300), kv * (1 + random_below(4)), kv, 1 + random_below(256)};
-            check_head_norm(dtypes[d], s, i % 4 < 2, i % 2 ? random_below(8) : 0);
+            check_head_norm(dtypes[d], s, i % 3 ? 0.0f : 1.0f, i % 4 < 2, i % 2 ? random_below(8) : 0);
         }
+    }
+}
+
+/* ---- RMSNorm of all of q and of all of k ---- */
+
+/* Each of q and k is a row of the norm's reference; v stays. Returns the larger condition. */
+static double projection_norm_fp64(float *y, float *dqkv, double *sums[2], const array_t *qkv, float *weights[2],
+                                   float eps, size_t n_rows, const size_t widths[2])
+{
+    size_t longest = widths[0] > widths[1] ? widths[0] : widths[1], at = 0;
+    float *dy = malloc(longest * sizeof *dy), rstd;
+    double condition = 0.0;
+    NEED(dy != NULL);
+    for (size_t row = 0; row < n_rows; ++row, at += widths[1]) {
+        for (int w = 0; w < 2; at += widths[w++]) {
+            float *d = dqkv + at;
+            rmsnorm_fp64(y + at, &rstd, qkv->values + at, weights[w], (double)eps, 1, widths[w]);
+            memcpy(dy, d, widths[w] * sizeof *d), memset(d, 0, widths[w] * sizeof *d);
+            double of_row =
+                rmsnorm_backward_fp64(d, sums[w], dy, qkv->values + at, weights[w], (double)eps, 1, widths[w]);
+            condition = of_row > condition ? of_row : condition;
+        }
+        memcpy(y + at, qkv->values + at, widths[1] * sizeof *y);
+    }
+    free(dy);
+    return condition;
+}
+
+static void check_projection_norm(zero_dtype_t dtype, size_t rows, size_t q_width, size_t k_width, float offset,
+                                  bool accumulate, size_t shift)
+{
+    const size_t widths[] = {q_width, k_width}, n = rows * (q_width + 2 * k_width);
+    const float eps = 1e-5f;
+    zero_model_limits_t limits = limits_of_rows(rows, q_width + 2 * k_width, dtype);
+    limits.normalizes_projections = true;
+    tables_t t = tables_open(limits);
+    check_t c = {.n = 0};
+    snprintf(c.what, sizeof c.what, "projection_norm %s rows %zu widths %zu/%zu offset %g%s shift %zu",
+             zero_dtype_name(dtype), rows, q_width, k_width, (double)offset, accumulate ? " added" : "", shift);
+    array_t qkv = array_make(n, dtype, shift, 0.5, 1.0), y = array_make(n, dtype, shift, 0.0, 0.0);
+    array_t dqkv = array_make(n, dtype, shift, 0.0, 1.0);
+    norm_pair_t pair = norm_pair_make(dtype, widths, offset, accumulate, shift);
+    float *ry = check_output(&c, "y", &y, 64 * 0x1p-24 + unit(dtype)), *rd = check_output(&c, "dqkv", &dqkv, 0.0);
+    output_t *d_output = &c.outputs[c.n - 1];
+    double condition = projection_norm_fp64(ry, rd, pair.sums, &qkv, pair.sum, eps, rows, widths);
+    d_output->bound = 64 * 0x1p-24 * condition + unit(dtype);
+    check_norm_pair(&c, &pair, 4 * sum_bound(rows) + unit(dtype));
+    for (int run = 0; run < 2; ++run) {
+        zero_status_t status = t.gpu->projection_norm(&t.gpu_ctx, y.data, qkv.data, pair.weight[0], pair.weight[1], eps,
+                                                      rows, q_width, k_width);
+        if (status == ZERO_OK)
+            status = t.gpu->projection_norm_backward(&t.gpu_ctx, dqkv.data, grad_of(&pair.dw[0], accumulate),
+                                                     grad_of(&pair.dw[1], accumulate), qkv.data, pair.weight[0],
+                                                     pair.weight[1], eps, rows, q_width, k_width);
+        check_run_done(&c, status);
+    }
+    check_free(&c);
+    norm_pair_free(&pair);
+    array_free(&qkv), array_free(&y), array_free(&dqkv);
+    tables_close(&t);
+}
+
+static void test_projection_norm(void)
+{
+    for (int d = 0; d < 3; ++d) {
+        check_projection_norm(dtypes[d], 1, 1, 1, 0.0f, false, 0);
+        check_projection_norm(dtypes[d], small ? 37 : 301, 4096, 1024, 0.0f, true, 0);
+        if (!small)
+            check_projection_norm(dtypes[d], 2500, 520, 136, 1.0f, false, 0); /* the largest number of parts */
+        for (int i = 0; i < (small ? 4 : 24); ++i)
+            check_projection_norm(dtypes[d], 1 + random_below(300), random_size(1500), random_size(700),
+                                  i % 3 ? 0.0f : 1.0f, i % 4 < 2, i % 2 ? random_below(8) : 0);
     }
 }
 
@@ -884,9 +1053,9 @@ static void check_rope(zero_dtype_t dtype, attention_shape_t s, zero_rope_t rope
                                                    .vocab_size = 1,
                                                    .dtype = dtype});
     check_t c = {.n = 0};
-    snprintf(c.what, sizeof c.what, "rope %s B %zu T %zu heads %zu/%zu of %zu shift %zu documents %zu%s",
-             zero_dtype_name(dtype), s.n_batch, s.seq_len, s.n_heads, s.n_kv_heads, s.head_dim, shift, longest,
-             as_rounded ? "" : " exact angles");
+    snprintf(c.what, sizeof c.what, "rope %s B %zu T %zu heads %zu/%zu of %zu kind %d shift %zu documents %zu%s",
+             zero_dtype_name(dtype), s.n_batch, s.seq_len, s.n_heads, s.n_kv_heads, s.head_dim, (int)rope.kind, shift,
+             longest, as_rounded ? "" : " exact angles");
     array_t turned = array_make(n, dtype, shift, 0.0, 1.0), back = array_make(n, dtype, shift, 0.0, 1.0);
     double bound = 8.0 * 0x1p-24 + unit(dtype) + (as_rounded ? 0.0 : (double)s.seq_len * 0x1p-22);
     float *rturned = check_output(&c, "rope", &turned, bound), *rback = check_output(&c, "inverse", &back, bound);
@@ -906,6 +1075,31 @@ static void check_rope(zero_dtype_t dtype, attention_shape_t s, zero_rope_t rope
     tables_close(&t);
 }
 
+/* What members of the Llama family do beside that: other ways to scale frequencies, heads that are rotated in part,
+ * factors, and layers whose heads are only multiplied: by an angle of 0. */
+static void check_rope_variants(zero_dtype_t dtype, attention_shape_t s, size_t shift)
+{
+    float *divisors = malloc((s.head_dim / 2 + 1) * sizeof *divisors);
+    NEED(divisors != NULL);
+    for (size_t i = 0; i <= s.head_dim / 2; ++i)
+        divisors[i] = 1.0f + (float)i / 3.0f;
+    const zero_rope_t variants[] = {
+        {.theta = 10000.0f, .factor = 4.0f, .kind = ZERO_ROPE_LINEAR, .scale = 0.75f},
+        {.theta = 10000.0f, .factor = INFINITY, .kind = ZERO_ROPE_LINEAR, .q_scale = 1.5f},
+        {.theta = 1e6f,
+         .factor = 8.0f,
+         .kind = ZERO_ROPE_YARN,
+         .last_kept = 0.5f,
+         .first_scaled = 3.25f,
+         .scale = 1.1f},
+        {.theta = 10000.0f, .kind = ZERO_ROPE_LONGROPE, .divisors = divisors, .scale = 1.2f, .q_scale = 0.5f},
+        {.theta = 10000.0f, .n_rotated = s.head_dim / 4 * 2}};
+    for (size_t i = 0; i < sizeof variants / sizeof variants[0]; ++i)
+        if (i < 4 || variants[i].n_rotated > 0)
+            check_rope(dtype, s, variants[i], shift, false, i % 2 ? 7 : 0);
+    free(divisors);
+}
+
 static void test_rope(void)
 {
     const zero_rope_t plain = {.theta = 10000.0f}, llama3 = {.theta = 500000.0f};
@@ -919,6 +1113,7 @@ static void test_rope(void)
             check_rope(dtypes[d], shapes[i], plain, 1 + random_below(7), false, 0);
             check_rope(dtypes[d], shapes[i], scaled, 0, false, 0);
             check_rope(dtypes[d], shapes[i], llama3, 0, true, 7);
+            check_rope_variants(dtypes[d], shapes[i], i % 2 ? 0 : 1 + random_below(7));
         }
         for (int i = 0; i < (small ? 4 : 24); ++i) {
             size_t kv = 1 + random_below(3);
@@ -931,16 +1126,20 @@ static void test_rope(void)
         check_rope(ZERO_FP32, (attention_shape_t){1, ((size_t)1 << 20) + 1, 1, 1, 4}, llama3, 0, true, 0);
 }
 
-/* ---- SwiGLU ---- */
+/* ---- SwiGLU, GeGLU ---- */
 
 /* gate 0: random gates; else every gate has this value. */
-static void check_swiglu(zero_dtype_t dtype, size_t rows, size_t width, size_t shift, float gate)
+static void check_gated(bool gelu, zero_dtype_t dtype, size_t rows, size_t width, size_t shift, float gate)
 {
     size_t n = rows * width;
     tables_t t = tables_open(limits_of_rows(rows, 1, dtype));
     check_t c = {.n = 0};
-    snprintf(c.what, sizeof c.what, "swiglu %s %zux%zu shift %zu gate %g", zero_dtype_name(dtype), rows, width, shift,
-             (double)gate);
+    snprintf(c.what, sizeof c.what, "%s %s %zux%zu shift %zu gate %g", gelu ? "geglu" : "swiglu",
+             zero_dtype_name(dtype), rows, width, shift, (double)gate);
+    zero_status_t (*forward)(zero_model_context_t *, void *, const void *, size_t, size_t) =
+        gelu ? t.gpu->geglu : t.gpu->swiglu;
+    zero_status_t (*backward)(zero_model_context_t *, void *, void *, const void *, const void *, size_t, size_t) =
+        gelu ? t.gpu->geglu_backward : t.gpu->swiglu_backward;
     array_t gate_up = array_make(2 * n, dtype, shift, 0.0, gate != 0.0f ? fabs((double)gate) : 2.0);
     array_t dy = array_make(n, dtype, shift, 0.0, 1.0), y = array_make(n, dtype, shift, 0.0, 0.0);
     array_t recomputed = array_make(n, dtype, shift, 0.0, 0.0), d = array_make(2 * n, dtype, shift, 0.0, 0.0);
@@ -949,20 +1148,20 @@ static void check_swiglu(zero_dtype_t dtype, size_t rows, size_t width, size_t s
         gate_up.values[i] = i / width % 2 == 0 ? rounded(gate, dtype) : gate_up.values[i];
     memcpy(in_place.values, gate_up.values, 2 * n * sizeof(float));
     upload(&gate_up), upload(&in_place);
-    /* The exponential and the quotient are a few units off, which 16 bits do not show. */
-    double bound = (dtype == ZERO_FP32 ? 16.0 : 1.0) * unit(dtype);
+    /* The exponential and the quotient are a few units off, which 16 bits do not show; GELU's exponential, of a gate of
+     * -9 that of -66, by as many as its exponent has. */
+    double bound = (dtype != ZERO_FP32 ? 1.0 : gelu ? 80.0 : 16.0) * unit(dtype);
     float *ry = check_output(&c, "y", &y, bound), *rd = check_output(&c, "dgate_up", &d, bound);
     float *rrecomputed = check_output(&c, "y recomputed", &recomputed, bound);
     float *rin = check_output(&c, "dgate_up in place", &in_place, bound);
-    swiglu_fp64(ry, rd, dy.values, gate_up.values, rows, width);
+    gated_fp64(gelu, ry, rd, dy.values, gate_up.values, rows, width);
     memcpy(rrecomputed, ry, n * sizeof *ry), memcpy(rin, rd, 2 * n * sizeof *rd);
     for (int run = 0; run < 2; ++run) {
-        zero_status_t status = t.gpu->swiglu(&t.gpu_ctx, y.data, gate_up.data, rows, width);
+        zero_status_t status = forward(&t.gpu_ctx, y.data, gate_up.data, rows, width);
         if (status == ZERO_OK)
-            status = t.gpu->swiglu_backward(&t.gpu_ctx, d.data, NULL, dy.data, gate_up.data, rows, width);
+            status = backward(&t.gpu_ctx, d.data, NULL, dy.data, gate_up.data, rows, width);
         if (status == ZERO_OK)
-            status =
-                t.gpu->swiglu_backward(&t.gpu_ctx, in_place.data, recomputed.data, dy.data, in_place.data, rows, width);
+            status = backward(&t.gpu_ctx, in_place.data, recomputed.data, dy.data, in_place.data, rows, width);
         check_run_done(&c, status);
     }
     expect_same_bits(&c, "y recomputed", &y, &recomputed);
@@ -973,18 +1172,28 @@ static void check_swiglu(zero_dtype_t dtype, size_t rows, size_t width, size_t s
     tables_close(&t);
 }
 
-static void test_swiglu(void)
+static void test_gated(bool gelu)
 {
     static const float tails[] = {-3e4f, -80.0f, -9.0f, 9.0f, 80.0f, 3e4f}; /* nothing overflows in between */
     for (int d = 0; d < 3; ++d) {
-        check_swiglu(dtypes[d], 1, 1, 0, 0.0f);
-        check_swiglu(dtypes[d], small ? 3 : 70, 14336, 0, 0.0f);
+        check_gated(gelu, dtypes[d], 1, 1, 0, 0.0f);
+        check_gated(gelu, dtypes[d], small ? 3 : 70, 14336, 0, 0.0f);
         for (size_t i = 0; i < sizeof tails / sizeof tails[0]; ++i)
             if (dtypes[d] != ZERO_FP16 || (tails[i] > 0.0f && tails[i] < 100.0f)) /* the others leave fp16's range */
-                check_swiglu(dtypes[d], 3, 40, i % 2, tails[i]);
+                check_gated(gelu, dtypes[d], 3, 40, i % 2, tails[i]);
         for (int i = 0; i < (small ? 6 : 24); ++i)
-            check_swiglu(dtypes[d], random_size(100), random_size(3000), i % 3 == 0 ? 0 : random_below(8), 0.0f);
+            check_gated(gelu, dtypes[d], random_size(100), random_size(3000), i % 3 == 0 ? 0 : random_below(8), 0.0f);
     }
+}
+
+static void test_swiglu(void)
+{
+    test_gated(false);
+}
+
+static void test_geglu(void)
+{
+    test_gated(true);
 }
 
 /* ---- GELU, put_grad ---- */
@@ -1040,12 +1249,37 @@ static void check_elementwise(zero_dtype_t dtype, size_t rows, size_t width, siz
     tables_close(&t);
 }
 
+/* where: 0: the result is elsewhere; 1: it is the residual; 2: it is x. */
+static void check_add_scaled(zero_dtype_t dtype, size_t n, size_t shift, bool with_residual, int where, float factor)
+{
+    tables_t t = tables_open(limits_of_rows(n, 1, dtype));
+    check_t c = {.n = 0};
+    snprintf(c.what, sizeof c.what, "add_scaled %s %zu shift %zu%s in place %d", zero_dtype_name(dtype), n, shift,
+             with_residual ? " with residual" : "", where);
+    array_t x = array_make(n, dtype, shift, 0.0, 1.0), residual = array_make(n, dtype, shift, 0.0, 1.0);
+    array_t elsewhere = array_make(n, dtype, shift, 0.0, 0.0);
+    array_t *y = where == 1 ? &residual : where == 2 ? &x : &elsewhere;
+    float *ry = check_output(&c, "y", y, unit(dtype) + 4.0 * 0x1p-24);
+    for (size_t i = 0; i < n; ++i)
+        ry[i] = (float)((double)factor * (double)x.values[i] + (with_residual ? (double)residual.values[i] : 0.0));
+    for (int run = 0; run < 2; ++run)
+        check_run_done(&c,
+                       t.gpu->add_scaled(&t.gpu_ctx, y->data, with_residual ? residual.data : NULL, x.data, factor, n));
+    check_free(&c);
+    array_free(&x), array_free(&residual), array_free(&elsewhere);
+    tables_close(&t);
+}
+
 static void test_elementwise(void)
 {
     for (int d = 0; d < 3; ++d)
         for (int i = 0; i < 12; ++i)
             check_elementwise(dtypes[d], i == 0 ? 1 : 1 + random_below(400), i == 0 ? 1 : random_size(600),
                               i % 3 == 0 ? 0 : random_below(8), i % 2 == 0);
+    for (int d = 0; d < 3; ++d)
+        for (int i = 0; i < 12; ++i)
+            check_add_scaled(dtypes[d], i == 0 ? 1 : random_size(20000), i % 4 == 3 ? 1 + random_below(7) : 0, i % 2,
+                             i % 2 ? i / 2 % 3 : i / 2 % 2 * 2, i % 3 ? 0.22f : 1.0f);
 }
 
 /* ---- Attention ---- */
@@ -1328,7 +1562,7 @@ static void check_embed(zero_dtype_t dtype, size_t n_batch, size_t seq_len, size
     array_t dout = array_make(rows * dim, dtype, shift, 0.0, 1.0), out = array_make(rows * dim, dtype, shift, 0.0, 0.0);
     array_t dtable = array_grad_target(vocab_size * dim, grad_dtype, shift, accumulate);
     array_t dpositions = array_grad_target(seq_len * dim, grad_dtype, shift, accumulate);
-    zero_weight_t none = {NULL, dtype};
+    zero_weight_t none = {.dtype = dtype};
     float *rout = check_output(&c, "out", &out, unit(dtype));
     float *rdt = check_output(&c, "dtokens", &dtable, sum_bound(rows) + unit(grad_dtype));
     float *rdp = with_positions ? check_output(&c, "dpositions", &dpositions,
@@ -1338,7 +1572,7 @@ static void check_embed(zero_dtype_t dtype, size_t n_batch, size_t seq_len, size
                       with_positions ? host_weight(&positions) : none, n_batch, seq_len, dim, vocab_size) == ZERO_OK);
     NEED(t.cpu->embed_backward(&t.cpu_ctx, (zero_grad_t){rdt, ZERO_FP32, accumulate},
                                (zero_grad_t){rdp, ZERO_FP32, accumulate}, dout.values, tokens, documents.host, n_batch,
-                               seq_len, dim, vocab_size) == ZERO_OK);
+                               seq_len, seq_len, dim, vocab_size) == ZERO_OK);
     for (int run = 0; run < 2; ++run) {
         zero_status_t status =
             t.gpu->embed(&t.gpu_ctx, out.data, device_tokens, documents.device, weight_of(&table),
@@ -1346,7 +1580,7 @@ static void check_embed(zero_dtype_t dtype, size_t n_batch, size_t seq_len, size
         zero_grad_t dp = with_positions ? grad_of(&dpositions, accumulate) : (zero_grad_t){NULL, dtype, false};
         if (status == ZERO_OK)
             status = t.gpu->embed_backward(&t.gpu_ctx, grad_of(&dtable, accumulate), dp, dout.data, device_tokens,
-                                           documents.device, n_batch, seq_len, dim, vocab_size);
+                                           documents.device, n_batch, seq_len, seq_len, dim, vocab_size);
         check_run_done(&c, status);
     }
     check_free(&c);
@@ -1370,6 +1604,46 @@ static void test_embed(void)
             check_embed(dtypes[d], 1 + random_below(4), 1 + random_below(300), random_size(400), 1 + random_below(1000),
                         i);
     }
+}
+
+/* ---- Blocks ---- */
+
+/* What is between the rows of the result stays as it was. */
+static void check_blocks(zero_dtype_t dtype, size_t rows, size_t columns, size_t gap, int n_blocks, size_t shift)
+{
+    tables_t t = tables_open(limits_of_rows(rows, 1, dtype));
+    check_t c = {.n = 0};
+    array_t blocks[ZERO_MAX_BLOCKS], dst = array_make(rows * (columns + gap), dtype, shift, 0.0, 1.0);
+    zero_block_t list[ZERO_MAX_BLOCKS];
+    snprintf(c.what, sizeof c.what, "blocks %s %zux%zu gap %zu of %d, shift %zu", zero_dtype_name(dtype), rows, columns,
+             gap, n_blocks, shift);
+    float *want = check_output(&c, "dst", &dst, n_blocks == 1 ? 0.0 : 2.0 * unit(dtype));
+    for (int b = 0; b < n_blocks; ++b) {
+        size_t stride = columns + 8 * (size_t)(b % 3);
+        blocks[b] = array_make(rows * stride, dtype, shift, 0.0, 1.0);
+        list[b] = (zero_block_t){blocks[b].data, stride};
+        for (size_t i = 0; i < rows * columns; ++i) {
+            float *sum = &want[i / columns * (columns + gap) + i % columns];
+            *sum = blocks[b].values[i / columns * stride + i % columns] + (b > 0 ? *sum : 0.0f);
+        }
+    }
+    for (int run = 0; run < 2; ++run)
+        check_run_done(&c, t.gpu->sum_blocks(&t.gpu_ctx, dst.data, columns + gap, list, n_blocks, rows, columns));
+    check_free(&c);
+    for (int b = 0; b < n_blocks; ++b)
+        array_free(&blocks[b]);
+    array_free(&dst);
+    tables_close(&t);
+}
+
+static void test_blocks(void)
+{
+    for (int d = 0; d < 3; ++d)
+        for (int n_blocks = 1; n_blocks <= ZERO_MAX_BLOCKS; n_blocks *= 4) {
+            check_blocks(dtypes[d], 1, 1, 0, n_blocks, 0);
+            check_blocks(dtypes[d], 300, 128, 64, n_blocks, 0); /* packs */
+            check_blocks(dtypes[d], 33, 130, 3, n_blocks, 1);
+        }
 }
 
 /* ---- Output head and loss ---- */
@@ -1467,6 +1741,156 @@ static void test_loss(void)
     }
 }
 
+/* The loss of fewer rows than the workspace is for: the last batch of an evaluation. 500 rows are two chunks of 256,
+ * whose logits and sums take less memory than those of 384 rows, of which a chunk would have room. */
+static void test_fewer_rows(void)
+{
+    const size_t most = 500, rows = 384, dim = 3, vocab_size = 740000;
+    zero_model_limits_t limits = limits_of_rows(most, dim, ZERO_BF16);
+    limits.max_linear = vocab_size * dim, limits.vocab_size = vocab_size;
+    tables_t t = tables_open(limits);
+    check_t c = {.what = "loss of 384 rows, of 500 at most"};
+    int32_t *device_targets, *targets = random_tokens(rows, vocab_size, &device_targets);
+    NEED(cudaMemcpy(device_targets, targets, rows * sizeof *targets, cudaMemcpyHostToDevice) == cudaSuccess);
+    array_t x = array_make(rows * dim, ZERO_BF16, 0, 0.0, 1.0),
+            w = array_make(vocab_size * dim, ZERO_BF16, 0, 0.0, 1.0);
+    const zero_grad_t none = {0};
+    double *device_loss, cpu_loss = 0.0, gpu_loss = 0.0;
+    NEED(cudaMalloc((void **)&device_loss, sizeof *device_loss) == cudaSuccess);
+    NEED(cudaMemset(device_loss, 0, sizeof *device_loss) == cudaSuccess);
+    NEED(t.cpu->head_loss(&t.cpu_ctx, &cpu_loss, NULL, none, x.values, host_weight(&w), targets, LOSS_WEIGHT, NULL,
+                          rows, dim, vocab_size) == ZERO_OK);
+    check_run_done(&c, t.gpu->head_loss(&t.gpu_ctx, device_loss, NULL, none, x.data, weight_of(&w), device_targets,
+                                        LOSS_WEIGHT, NULL, rows, dim, vocab_size));
+    NEED(cudaMemcpy(&gpu_loss, device_loss, sizeof gpu_loss, cudaMemcpyDeviceToHost) == cudaSuccess);
+    check_loss_value(&c, ZERO_BF16, (double[2]){0}, (double[2]){gpu_loss, gpu_loss}, cpu_loss);
+    free(targets);
+    cudaFree(device_targets), cudaFree(device_loss);
+    array_free(&x), array_free(&w);
+    tables_close(&t);
+}
+
+/* ---- Pairs of documents ---- */
+
+#define BETA 0.4
+
+/* Sets where documents begin, of pairs of 2 to 61 rows: [rows + 1]. */
+static void random_documents(size_t rows, int32_t *documents)
+{
+    size_t n = 0, begin = 0;
+    while (begin + 2 <= rows) {
+        const size_t left = rows - begin, wanted = 2 + random_below(60), length = wanted < left ? wanted : left;
+        documents[n++] = (int32_t)begin;
+        documents[n++] = (int32_t)(begin + 1 + random_below(length - 1));
+        begin += length;
+    }
+    while (n <= rows)
+        documents[n++] = (int32_t)rows;
+}
+
+/* What pair_loss adds to. */
+typedef struct pair_sums {
+    double loss, of[ZERO_N_PAIR_SUMS];
+} pair_sums_t;
+
+static void check_pair_sums(const check_t *c, const pair_sums_t *gpu, const pair_sums_t *again, const pair_sums_t *cpu,
+                            double bound)
+{
+    output_t o = {.name = "sums of pairs"};
+    const double *got = &gpu->loss, *want = &cpu->loss;
+    n_checks += 2;
+    for (int i = 0; i <= ZERO_N_PAIR_SUMS; ++i)
+        if (!(fabs(got[i] - want[i]) <= bound * (1.0 + fabs(want[i]))) && i != 1 + ZERO_PAIR_ACCURACY)
+            fail(c, &o, "too far from the reference", got[i], want[i]);
+    if (memcmp(gpu, again, sizeof *gpu) != 0)
+        fail(c, &o, "other bits when run again", gpu->loss, again->loss);
+}
+
+/* head_losses of the model and of a reference (other x), then pair_loss, on the GPU and on the CPU. */
+static void check_pairs(zero_dtype_t dtype, size_t rows, size_t dim, size_t vocab_size)
+{
+    zero_model_limits_t limits = limits_of_rows(rows, dim, dtype);
+    limits.max_linear = vocab_size * dim, limits.head_dim = dim, limits.vocab_size = vocab_size;
+    limits.may_skip_targets = true;
+    tables_t t = tables_open(limits);
+    check_t c = {.n = 0};
+    snprintf(c.what, sizeof c.what, "pairs %s %zux%zu vocabulary %zu", zero_dtype_name(dtype), rows, dim, vocab_size);
+    int32_t *device_targets, *targets = random_tokens(rows, vocab_size, &device_targets), *device_documents;
+    int32_t *documents = malloc((rows + 1) * sizeof *documents);
+    NEED(documents);
+    random_documents(rows, documents);
+    for (size_t r = 0; r < rows; ++r)
+        targets[r] = r % 3 == 0 ? ZERO_NO_TARGET : targets[r];
+    NEED(cudaMemcpy(device_targets, targets, rows * sizeof *targets, cudaMemcpyHostToDevice) == cudaSuccess);
+    NEED(cudaMalloc((void **)&device_documents, (rows + 1) * sizeof *documents) == cudaSuccess);
+    NEED(cudaMemcpy(device_documents, documents, (rows + 1) * sizeof *documents, cudaMemcpyHostToDevice) ==
+         cudaSuccess);
+    array_t x = array_make(rows * dim, dtype, 0, 0.0, 1.0), x0 = array_make(rows * dim, dtype, 0, 0.0, 1.0);
+    array_t w = array_make(vocab_size * dim, dtype, 0, 0.0, 1.5 / sqrt((double)dim));
+    array_t dx = array_make(rows * dim, dtype, 0, 0.0, 0.0), device_scale = array_make(1, ZERO_FP32, 0, 0.0, 0.0);
+    const float scale = device_scale.values[0] = 8.0f;
+    upload(&device_scale);
+
+    /* Host: losses, reference, pairs, factors. Device: the same, behind the sums. */
+    const size_t n_doubles = 2 * rows + (ZERO_N_PAIR_SUMS + 1) * (rows / 2 + 1);
+    double *host = calloc(n_doubles + rows, sizeof *host), *device;
+    pair_sums_t cpu = {0}, gpu[2] = {{0}};
+    NEED(host && cudaMalloc((void **)&device, sizeof cpu + (n_doubles + rows) * sizeof *device) == cudaSuccess);
+    double *device_arrays = device + 1 + ZERO_N_PAIR_SUMS;
+    zero_pair_loss_t pairs = {.loss_sum = &cpu.loss,
+                              .sums = cpu.of,
+                              .losses = host,
+                              .reference = host + rows,
+                              .documents = documents,
+                              .pairs = host + 2 * rows,
+                              .factors = (float *)(host + n_doubles),
+                              .beta = BETA,
+                              .loss_weight = LOSS_WEIGHT,
+                              .n_rows = rows,
+                              .dim = dim};
+    /* A document's log-probability has the errors of up to 60 rows' logits. */
+    const double logit_bound = 4.0 * sum_bound(dim) + (dtype == ZERO_FP32 ? 0.0 : 3.0 * unit(dtype));
+    pairs.dx = check_output(&c, "dx", &dx, 20.0 * logit_bound + sum_bound(vocab_size) + 2.0 * unit(dtype));
+    NEED(t.cpu->head_losses(&t.cpu_ctx, host + rows, NULL, x0.values, host_weight(&w), targets, 0.0, NULL, rows, dim,
+                            vocab_size) == ZERO_OK);
+    NEED(t.cpu->head_losses(&t.cpu_ctx, host, pairs.dx, x.values, host_weight(&w), targets, BETA * LOSS_WEIGHT, &scale,
+                            rows, dim, vocab_size) == ZERO_OK);
+    NEED(t.cpu->pair_loss(&t.cpu_ctx, &pairs) == ZERO_OK);
+    pairs.loss_sum = device, pairs.sums = device + 1, pairs.dx = dx.data, pairs.documents = device_documents;
+    pairs.losses = device_arrays, pairs.reference = device_arrays + rows, pairs.pairs = device_arrays + 2 * rows;
+    pairs.factors = (float *)(device_arrays + n_doubles);
+    for (int run = 0; run < 2; ++run) {
+        NEED(cudaMemset(device, 0, sizeof cpu) == cudaSuccess);
+        zero_status_t status = t.gpu->head_losses(&t.gpu_ctx, device_arrays + rows, NULL, x0.data, weight_of(&w),
+                                                  device_targets, 0.0, NULL, rows, dim, vocab_size);
+        if (status == ZERO_OK)
+            status = t.gpu->head_losses(&t.gpu_ctx, device_arrays, dx.data, x.data, weight_of(&w), device_targets,
+                                        BETA * LOSS_WEIGHT, device_scale.data, rows, dim, vocab_size);
+        if (status == ZERO_OK)
+            status = t.gpu->pair_loss(&t.gpu_ctx, &pairs);
+        check_run_done(&c, status);
+        NEED(cudaMemcpy(&gpu[run], device, sizeof cpu, cudaMemcpyDeviceToHost) == cudaSuccess);
+    }
+    check_pair_sums(&c, &gpu[0], &gpu[1], &cpu, 60.0 * (1e-6 + unit(dtype)));
+    check_free(&c);
+    free(targets), free(documents), free(host);
+    cudaFree(device_targets), cudaFree(device_documents), cudaFree(device);
+    array_free(&x), array_free(&x0), array_free(&w), array_free(&dx), array_free(&device_scale);
+    tables_close(&t);
+}
+
+static void test_pairs(void)
+{
+    for (int d = 0; d < 3; ++d) {
+        check_pairs(dtypes[d], 2, 3, 5);
+        check_pairs(dtypes[d], 513, 64, 1000); /* rows in packs */
+        if (!small)
+            check_pairs(dtypes[d], 2048, 768, 50257);
+        for (int i = 0; i < (small ? 2 : 12); ++i)
+            check_pairs(dtypes[d], 2 + random_below(600), random_size(200), 1 + random_below(3000));
+    }
+}
+
 /* Expects NaN in the rows of bad tokens and in no others, from both kernels (by packs and element by element). The
  * table ends near its allocation's end, so compute-sanitizer sees a read beyond it. */
 static void check_bad_embed(tables_t *t, const int32_t *device_tokens, const int32_t tokens[3], size_t dim,
@@ -1474,8 +1898,8 @@ static void check_bad_embed(tables_t *t, const int32_t *device_tokens, const int
 {
     array_t table = array_make(vocab_size * dim, ZERO_BF16, 0, 0.0, 1.0);
     array_t out = array_make(3 * dim, ZERO_BF16, 0, 0.0, 1.0);
-    NEED(t->gpu->embed(&t->gpu_ctx, out.data, device_tokens, NULL, weight_of(&table), (zero_weight_t){NULL, ZERO_BF16},
-                       1, 3, dim, vocab_size) == ZERO_OK);
+    NEED(t->gpu->embed(&t->gpu_ctx, out.data, device_tokens, NULL, weight_of(&table),
+                       (zero_weight_t){.data = NULL, .dtype = ZERO_BF16}, 1, 3, dim, vocab_size) == ZERO_OK);
     NEED(cudaDeviceSynchronize() == cudaSuccess);
     uint16_t *got = malloc(3 * dim * sizeof *got);
     NEED(got != NULL && cudaMemcpy(got, out.data, 3 * dim * sizeof *got, cudaMemcpyDeviceToHost) == cudaSuccess);
@@ -1536,11 +1960,26 @@ int main(int argc, char **argv)
     static const struct {
         const char *name;
         void (*run)(void);
-    } tests[] = {{"linear", test_linear},       {"choice", test_choice},        {"layernorm", test_layernorm},
-                 {"rmsnorm", test_rmsnorm},     {"head_norm", test_head_norm},  {"masks", test_masks},
-                 {"rope", test_rope},           {"swiglu", test_swiglu},        {"elementwise", test_elementwise},
-                 {"attention", test_attention}, {"cached", test_cached},        {"embed", test_embed},
-                 {"loss", test_loss},           {"bad tokens", test_bad_tokens}};
+    } tests[] = {{"linear", test_linear},
+                 {"product", test_product},
+                 {"choice", test_choice},
+                 {"layernorm", test_layernorm},
+                 {"rmsnorm", test_rmsnorm},
+                 {"head_norm", test_head_norm},
+                 {"projection_norm", test_projection_norm},
+                 {"masks", test_masks},
+                 {"rope", test_rope},
+                 {"swiglu", test_swiglu},
+                 {"geglu", test_geglu},
+                 {"elementwise", test_elementwise},
+                 {"attention", test_attention},
+                 {"cached", test_cached},
+                 {"embed", test_embed},
+                 {"blocks", test_blocks},
+                 {"loss", test_loss},
+                 {"fewer rows", test_fewer_rows},
+                 {"pairs", test_pairs},
+                 {"bad tokens", test_bad_tokens}};
     const char *only = NULL;
     for (int i = 1; i < argc; ++i) {
         if (strcmp(argv[i], "small") == 0)

@@ -139,7 +139,7 @@ static zero_status_t run_update(optimizer_t optimizer, const zero_shard_kernels_
 
 typedef struct shard {
     twin_t param, low, m, v, grad, segments, scalars, by_tensor;
-    zero_dtype_t dtype;
+    zero_dtype_t dtype, grad_dtype;
     size_t n_elems, n_segments;
 } shard_t;
 
@@ -147,6 +147,7 @@ typedef struct shard {
 typedef struct cut {
     size_t n_elems, align, max_segment, base; /* base: elements by which every array's own start is moved */
     uint64_t param_shift, grad_shift;
+    zero_dtype_t grad_dtype;
 } cut_t;
 
 enum { MARGIN = 64 }; /* elements behind the last one, and room for shifts */
@@ -156,7 +157,7 @@ static shard_t shard_create(zero_dtype_t dtype, const cut_t *cut, zero_adam_scal
 {
     const size_t n = cut->n_elems + 2 * MARGIN;
     const size_t max_segments = 4 + 4 * cut->n_elems / cut->max_segment;
-    shard_t s = {.dtype = dtype, .n_elems = cut->n_elems};
+    shard_t s = {.dtype = dtype, .grad_dtype = cut->grad_dtype, .n_elems = cut->n_elems};
     s.param = twin_of_any_floats(n * zero_dtype_size(dtype));
     s.low = twin_of_any_floats(n * sizeof(float));
     s.m = twin_of_any_floats(n * sizeof(float));
@@ -173,8 +174,7 @@ static shard_t shard_create(zero_dtype_t dtype, const cut_t *cut, zero_adam_scal
                                            .beta2 = 0.9f,
                                            .eps = 1e-6f,
                                            .decay = 0.2f * (float)t};
-        zero_tensor_scalars_decide(&rules, &(zero_step_state_t){.adam_step = 7}, &scalars,
-                                   &((zero_tensor_scalars_t *)s.by_tensor.host)[t]);
+        zero_tensor_scalars_decide(&rules, &scalars, &((zero_tensor_scalars_t *)s.by_tensor.host)[t]);
     }
     twin_upload(&s.by_tensor);
     /* AdamW's v is not negative: leave one in 16 so. */
@@ -228,7 +228,8 @@ static void shard_update(const shard_t *s, optimizer_t optimizer, size_t base, b
                               .master_lo = s->dtype == ZERO_FP32 ? NULL : a[1] + base * low_size,
                               .m = (float *)a[2] + base,
                               .v = (float *)a[3] + base,
-                              .grad = (const float *)a[4] + base,
+                              .grad = a[4] + base * zero_dtype_size(s->grad_dtype),
+                              .grad_dtype = s->grad_dtype,
                               .segments = (const zero_adam_segment_t *)a[5],
                               .n_segments = s->n_segments,
                               .state_begin = ((const zero_adam_segment_t *)s->segments.host)[0].state,
@@ -294,12 +295,16 @@ static bool is_same_of_any_segments(optimizer_t optimizer, bool by_tensor)
         {.n_elems = 1025, .align = 1024, .max_segment = 2},
     };
     bool same = true;
-    for (size_t c = 0; c < N_OF(cuts); ++c)
+    for (size_t c = 0; c < 2 * N_OF(cuts); ++c) {
+        cut_t cut = cuts[c / 2];
+        cut.grad_dtype = c % 2 ? ZERO_BF16 : ZERO_FP32;
         for (zero_dtype_t dtype = ZERO_FP32; dtype <= ZERO_FP16; ++dtype)
-            if (!check_update(optimizer, dtype, &cuts[c], by_tensor)) {
-                printf("... in cut %zu, %s\n", c, zero_dtype_name(dtype));
+            if (!check_update(optimizer, dtype, &cut, by_tensor)) {
+                printf("... in cut %zu, %s, gradients in %s\n", c / 2, zero_dtype_name(dtype),
+                       zero_dtype_name(cut.grad_dtype));
                 same = false;
             }
+    }
     return same;
 }
 
@@ -347,7 +352,8 @@ typedef struct sum {
     zero_dtype_t dtype;
     int n_slices;
     size_t n_elems, offset; /* offset: of all arrays, in elements from an aligned address */
-    bool accumulate, with_norm;
+    bool accumulate, with_norm, is_rounded;
+    zero_dtype_t out_dtype;
 } sum_t;
 
 static bool check_sum(const sum_t *sum)
@@ -364,11 +370,24 @@ static bool check_sum(const sum_t *sum)
     twin_t out = twin_of_any_floats((sum->n_elems + sum->offset + MARGIN) * sizeof(float));
     twin_t norm = twin_of_any_floats(sizeof(zero_norm_t)); /* what is there is added to */
     twin_t total = twin_of_any_floats(sizeof(zero_contribution_t));
-    float *host_out = (float *)out.host + sum->offset, *device_out = (float *)out.device + sum->offset;
+    const size_t out_offset = sum->offset * zero_dtype_size(sum->out_dtype);
+    void *host_out = out.host + out_offset, *device_out = out.device + out_offset;
     zero_norm_t *host_norm = sum->with_norm ? (zero_norm_t *)norm.host : NULL;
     zero_norm_t *device_norm = sum->with_norm ? (zero_norm_t *)norm.device : NULL;
-    ON_BOTH(sum_slices, (host_out, host, sum->n_slices, sum->dtype, sum->n_elems, sum->accumulate, host_norm, NULL),
-            (device_out, device, sum->n_slices, sum->dtype, sum->n_elems, sum->accumulate, device_norm, NULL));
+    zero_sum_t on_host = {.out = host_out,
+                          .out_dtype = sum->out_dtype,
+                          .is_rounded = sum->is_rounded,
+                          .accumulates = sum->accumulate,
+                          .slices = host,
+                          .n_slices = sum->n_slices,
+                          .dtype = sum->dtype,
+                          .n_elems = sum->n_elems,
+                          .norm = host_norm};
+    zero_sum_t on_device = on_host;
+    on_device.out = device_out;
+    on_device.slices = device;
+    on_device.norm = device_norm;
+    ON_BOTH(sum_slices, (&on_host, NULL), (&on_device, NULL));
     const zero_agreed_t agreed = {.calls = 0x123456789abcdef0u, .lr = 3e-4f};
     bool same = twin_is_same(&out, "out");
     same = twin_is_same(&norm, "norm") && same;
@@ -391,7 +410,7 @@ static bool sums_large(void)
 {
     bool same = true;
     for (zero_dtype_t dtype = ZERO_FP32; dtype <= ZERO_FP16; ++dtype)
-        same = check_sum(&(sum_t){dtype, 4, LARGE, 0, true, true}) && same;
+        same = check_sum(&(sum_t){dtype, 4, LARGE, 0, true, true, false, ZERO_FP32}) && same;
     return same;
 }
 
@@ -408,8 +427,15 @@ static bool sums_of_any_size(void)
             sum.with_norm = form & 2;
             same = check_sum(&sum) && same;
         }
+        sum.accumulate = false;
+        sum.out_dtype = ZERO_BF16;
+        same = check_sum(&sum) && same;
+        sum.out_dtype = ZERO_FP32;
+        sum.is_rounded = sum.accumulate = true;
+        same = check_sum(&sum) && same;
+        sum.is_rounded = false;
     }
-    return check_sum(&(sum_t){ZERO_BF16, 256, 20001, 0, false, true}) && same;
+    return check_sum(&(sum_t){ZERO_BF16, 256, 20001, 0, false, true, false, ZERO_FP32}) && same;
 }
 
 static bool reduced_in_place(void)
@@ -417,8 +443,9 @@ static bool reduced_in_place(void)
     const size_t n = 50021;
     twin_t a = twin_of_any_floats(n * 4), b = twin_of_any_floats(n * 4);
     const void *host[] = {a.host, b.host}, *device[] = {a.device, b.device};
-    ON_BOTH(sum_slices, ((float *)b.host, host, 2, ZERO_FP32, n, false, NULL, NULL),
-            ((float *)b.device, device, 2, ZERO_FP32, n, false, NULL, NULL));
+    const zero_sum_t on_host = {.out = b.host, .slices = host, .n_slices = 2, .n_elems = n};
+    const zero_sum_t on_device = {.out = b.device, .slices = device, .n_slices = 2, .n_elems = n};
+    ON_BOTH(sum_slices, (&on_host, NULL), (&on_device, NULL));
     bool same = twin_is_same(&b, "sum in place of the second slice");
     twin_free(&a);
     twin_free(&b);
@@ -437,7 +464,7 @@ static bool too_many_slices_are_refused(void)
     const void *slices[257] = {NULL};
     int n_lines = 0;
     zero_log_set(ZERO_LOG_ERROR, count_lines, &n_lines);
-    zero_status_t status = cuda->sum_slices(NULL, slices, 257, ZERO_FP32, 1, false, NULL, NULL);
+    zero_status_t status = cuda->sum_slices(&(zero_sum_t){.slices = slices, .n_slices = 257, .n_elems = 1}, NULL);
     zero_log_set(ZERO_LOG_WARNING, NULL, NULL);
     return status == ZERO_ERROR_UNSUPPORTED && n_lines == 1;
 }
@@ -457,8 +484,11 @@ static bool check_squares(size_t n, size_t offset, bool ordinary)
     twin_upload(&norm);
     float *host = (float *)x.host + offset, *device = (float *)x.device + offset;
     const void *host_slice[] = {host}, *device_slice[] = {device};
-    ON_BOTH(sum_slices, (host, host_slice, 1, ZERO_FP32, n, false, (zero_norm_t *)norm.host, NULL),
-            (device, device_slice, 1, ZERO_FP32, n, false, (zero_norm_t *)norm.device, NULL));
+    const zero_sum_t on_host = {
+        .out = host, .slices = host_slice, .n_slices = 1, .n_elems = n, .norm = (zero_norm_t *)norm.host};
+    const zero_sum_t on_device = {
+        .out = device, .slices = device_slice, .n_slices = 1, .n_elems = n, .norm = (zero_norm_t *)norm.device};
+    ON_BOTH(sum_slices, (&on_host, NULL), (&on_device, NULL));
     bool same = twin_is_same(&norm, "norm");
     same = twin_is_same(&x, "slice in place") && same;
     const double sum = zero_norm_value((zero_norm_t *)norm.host);
@@ -662,9 +692,8 @@ static bool check_decision(int n_ranks, int odd, bool finite)
 static bool tensors_scalars(void)
 {
     enum { N = 1001 };
-    const zero_step_state_t before = {.adam_step = 7, .loss_scale = 1024.0f};
     const zero_adam_scalars_t step = usual_scalars();
-    twin_t rules = twin_of_any_floats(N * sizeof(zero_tensor_rules_t)), state = twin_of_any_floats(sizeof before);
+    twin_t rules = twin_of_any_floats(N * sizeof(zero_tensor_rules_t));
     twin_t scalars = twin_of_any_floats(sizeof step);
     twin_t by_tensor = twin_of_any_floats((N + 1) * sizeof(zero_tensor_scalars_t));
     for (int t = 0; t < N; ++t)
@@ -673,19 +702,49 @@ static bool tensors_scalars(void)
                                                                        .beta2 = (float)(t % 17) / 17.0f,
                                                                        .eps = 1e-8f * (float)(1 + t),
                                                                        .decay = 0.1f * (float)(t % 3)};
-    memcpy(state.host, &before, sizeof before);
     memcpy(scalars.host, &step, sizeof step);
-    twin_t *const twins[] = {&rules, &state, &scalars, &by_tensor};
+    twin_t *const twins[] = {&rules, &scalars, &by_tensor};
     for (size_t i = 0; i < N_OF(twins); ++i)
         twin_upload(twins[i]);
     ON_BOTH(tensor_scalars,
-            ((zero_tensor_rules_t *)rules.host, N, (zero_step_state_t *)state.host, (zero_adam_scalars_t *)scalars.host,
+            ((zero_tensor_rules_t *)rules.host, N, (zero_adam_scalars_t *)scalars.host,
              (zero_tensor_scalars_t *)by_tensor.host, NULL),
-            ((zero_tensor_rules_t *)rules.device, N, (zero_step_state_t *)state.device,
-             (zero_adam_scalars_t *)scalars.device, (zero_tensor_scalars_t *)by_tensor.device, NULL));
+            ((zero_tensor_rules_t *)rules.device, N, (zero_adam_scalars_t *)scalars.device,
+             (zero_tensor_scalars_t *)by_tensor.device, NULL));
     bool same = twin_is_same(&by_tensor, "scalars of tensors");
     for (size_t i = 0; i < N_OF(twins); ++i)
         twin_free(twins[i]);
+    return same;
+}
+
+/* Of a unit in backward, whose counts are every third word: all finite, a rank's are not, stopped before. */
+static bool unit_decisions(void)
+{
+    enum { N_RANKS = 5, STRIDE = 3 };
+    const zero_step_rules_t rules = {.beta1 = 0.9f, .beta2 = 0.95f, .eps = 1e-8f};
+    bool same = true;
+    for (uint32_t i = 0; i < 8; ++i) {
+        twin_t counts = twin_of_any_floats(N_RANKS * STRIDE * sizeof(uint64_t));
+        twin_t state = twin_of_any_floats(sizeof(zero_step_state_t));
+        twin_t scalars = twin_of_any_floats(sizeof(zero_adam_scalars_t));
+        for (int r = 0; r < N_RANKS; ++r)
+            ((uint64_t *)counts.host)[r * STRIDE] = i % 2 && r == 3;
+        const zero_step_state_t before = {.adam_step = i, .loss_scale = 1.0f, .stopped_unit = i / 4 * 9};
+        memcpy(state.host, &before, sizeof before);
+        twin_upload(&counts);
+        twin_upload(&state);
+        ON_BOTH(decide_unit,
+                (&rules, 3e-4f, (uint64_t *)counts.host, STRIDE, N_RANKS, i, (zero_step_state_t *)state.host,
+                 (zero_adam_scalars_t *)scalars.host, NULL),
+                (&rules, 3e-4f, (uint64_t *)counts.device, STRIDE, N_RANKS, i, (zero_step_state_t *)state.device,
+                 (zero_adam_scalars_t *)scalars.device, NULL));
+        const zero_adam_scalars_t *decided = (zero_adam_scalars_t *)scalars.host;
+        same = twin_is_same(&state, "state") && twin_is_same(&scalars, "scalars of a unit") && same;
+        same = decided->skip == (i % 2 || i / 4) && decided->adam_step == i + 1 && same;
+        twin_free(&counts);
+        twin_free(&state);
+        twin_free(&scalars);
+    }
     return same;
 }
 
@@ -887,6 +946,7 @@ static const struct {
     {"casts: the CPU's bits between all dtypes, for all 65536 halves", casts_of_any_size, false},
     {"split and join of master weights: the CPU's bits, and back exactly", splits_of_any_size, false},
     {"normal numbers: the CPU's bits from any element on", fills_of_any_size, false},
+    {"units decided in backward: the CPU's bits", unit_decisions, false},
     {"scalars of single tensors: the CPU's bits", tensors_scalars, false},
     {"optimizers with scalars of single tensors: the CPU's bits", updates_by_tensor, false},
     {"a step's decision: the CPU's bits, whether ranks agree or not", decisions, false},

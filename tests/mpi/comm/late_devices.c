@@ -5,7 +5,7 @@
 #include "base/log.h"
 #include "comm/gpu/transports.h"
 #include "tests/mpi/comm/cases.h"
-#include "tests/support/async_device.h"
+#include "tests/support/async/async_device.h"
 
 /* ---- Through host memory ---- */
 

@@ -5,7 +5,7 @@
 
 #include "tests/mpi/device_elements.h"
 #include "tests/mpi/engine/cases.h"
-#include "tests/support/fp8_reference.h"
+#include "tests/support/fp64/fp8_reference.h"
 
 /* ---- weights and moments that a rank makes up: different on every rank, with every bit of fp32 in use ---- */
 

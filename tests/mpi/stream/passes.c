@@ -2,7 +2,7 @@
  * way. */
 #include "tests/mpi/settings.h"
 #include "tests/mpi/stream/cases.h"
-#include "tests/support/async_device.h"
+#include "tests/support/async/async_device.h"
 #include "tests/support/support.h"
 
 static void use_unit(run_t *run, zero_unit_t unit, int64_t step, int micro_step, bool is_backward, uint64_t *hash)

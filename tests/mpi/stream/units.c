@@ -6,7 +6,7 @@
 
 #include "tests/mpi/settings.h"
 #include "tests/mpi/stream/cases.h"
-#include "tests/support/fp8_reference.h"
+#include "tests/support/fp64/fp8_reference.h"
 
 static void add(toy_t *toy, zero_unit_t unit, int64_t rows, int64_t columns)
 {

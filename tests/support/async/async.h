@@ -4,7 +4,7 @@
 #define ZERO_ASYNC_H
 
 #include "kernels/shard.h"
-#include "tests/support/async_device.h"
+#include "tests/support/async/async_device.h"
 
 #define ASYNC_PATIENCE_S 30 /* of a wait in a stream: a deadlock ends the program */
 

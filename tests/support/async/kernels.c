@@ -32,13 +32,8 @@ OPTIMIZER(lion)
 OPTIMIZER(adam8)
 
 typedef struct sum_task {
-    float *out;
+    zero_sum_t sum;
     const void *slices[MAX_RANKS];
-    int n_slices;
-    zero_dtype_t dtype;
-    size_t n_elems;
-    bool accumulate;
-    zero_norm_t *norm;
 } sum_task_t;
 
 static void do_sum_slices(void *args)
@@ -46,17 +41,15 @@ static void do_sum_slices(void *args)
     sum_task_t *t = args;
     if (async_options()->fault == ASYNC_STAGING_BEFORE_SUM)
         usleep(3000); /* work that does not wait for it comes first */
-    OK(async_cpu_kernels()->sum_slices(t->out, t->slices, t->n_slices, t->dtype, t->n_elems, t->accumulate, t->norm,
-                                       NULL));
+    t->sum.slices = t->slices;
+    OK(async_cpu_kernels()->sum_slices(&t->sum, NULL));
 }
 
-static zero_status_t sum_slices(float *out, const void *const *slices, int n_slices, zero_dtype_t dtype, size_t n_elems,
-                                bool accumulate, zero_norm_t *norm, zero_stream_t stream)
+static zero_status_t sum_slices(const zero_sum_t *sum, zero_stream_t stream)
 {
-    sum_task_t t = {
-        .out = out, .n_slices = n_slices, .dtype = dtype, .n_elems = n_elems, .accumulate = accumulate, .norm = norm};
-    CHECK(n_slices <= MAX_RANKS, "%d ranks", n_slices);
-    memcpy(t.slices, slices, (size_t)n_slices * sizeof *slices);
+    sum_task_t t = {.sum = *sum};
+    CHECK(sum->n_slices <= MAX_RANKS, "%d ranks", sum->n_slices);
+    memcpy(t.slices, sum->slices, (size_t)sum->n_slices * sizeof *sum->slices);
     queue_kernel(stream, do_sum_slices, &t, sizeof t);
     async_mark_end(stream, ASYNC_ENDS_IN_SUM);
     return ZERO_OK;
@@ -185,10 +178,36 @@ static zero_status_t decide_step(const zero_step_rules_t *rules, float lr, const
     return ZERO_OK;
 }
 
+typedef struct decide_unit_task {
+    zero_step_rules_t rules;
+    float lr;
+    const uint64_t *nonfinite;
+    size_t stride;
+    int n_ranks;
+    uint32_t unit;
+    zero_step_state_t *state;
+    zero_adam_scalars_t *scalars;
+} decide_unit_task_t;
+
+static void do_decide_unit(void *args)
+{
+    decide_unit_task_t *t = args;
+    OK(async_cpu_kernels()->decide_unit(&t->rules, t->lr, t->nonfinite, t->stride, t->n_ranks, t->unit, t->state,
+                                        t->scalars, NULL));
+}
+
+static zero_status_t decide_unit(const zero_step_rules_t *rules, float lr, const uint64_t *nonfinite, size_t stride,
+                                 int n_ranks, uint32_t unit, zero_step_state_t *state, zero_adam_scalars_t *scalars,
+                                 zero_stream_t stream)
+{
+    decide_unit_task_t t = {*rules, lr, nonfinite, stride, n_ranks, unit, state, scalars};
+    queue_kernel(stream, do_decide_unit, &t, sizeof t);
+    return ZERO_OK;
+}
+
 typedef struct tensor_scalars_task {
     const zero_tensor_rules_t *rules;
     size_t n_tensors;
-    const zero_step_state_t *state;
     const zero_adam_scalars_t *scalars;
     zero_tensor_scalars_t *by_tensor;
 } tensor_scalars_task_t;
@@ -196,14 +215,14 @@ typedef struct tensor_scalars_task {
 static void do_tensor_scalars(void *args)
 {
     tensor_scalars_task_t *t = args;
-    OK(async_cpu_kernels()->tensor_scalars(t->rules, t->n_tensors, t->state, t->scalars, t->by_tensor, NULL));
+    OK(async_cpu_kernels()->tensor_scalars(t->rules, t->n_tensors, t->scalars, t->by_tensor, NULL));
 }
 
-static zero_status_t tensor_scalars(const zero_tensor_rules_t *rules, size_t n_tensors, const zero_step_state_t *state,
+static zero_status_t tensor_scalars(const zero_tensor_rules_t *rules, size_t n_tensors,
                                     const zero_adam_scalars_t *scalars, zero_tensor_scalars_t *by_tensor,
                                     zero_stream_t stream)
 {
-    tensor_scalars_task_t t = {rules, n_tensors, state, scalars, by_tensor};
+    tensor_scalars_task_t t = {rules, n_tensors, scalars, by_tensor};
     queue_kernel(stream, do_tensor_scalars, &t, sizeof t);
     return ZERO_OK;
 }
@@ -252,6 +271,7 @@ void async_kernels_fill(zero_shard_kernels_t *kernels)
     kernels->sum_slices = sum_slices;
     kernels->contribute = contribute;
     kernels->decide_step = decide_step;
+    kernels->decide_unit = decide_unit;
     kernels->tensor_scalars = tensor_scalars;
     kernels->fp8_absmax = fp8_absmax;
     kernels->fp8_scale = fp8_scale;

@@ -16,7 +16,7 @@
 #include "comm/gpu/transports.h"
 #include "comm/host/shared_block.h"
 #include "tests/mpi/expect.h"
-#include "tests/support/async_device.h"
+#include "tests/support/async/async_device.h"
 
 #define MAX_PEERS 16
 #define BOX_BYTES 8192

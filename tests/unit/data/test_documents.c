@@ -126,6 +126,42 @@ START_TEST(batches_have_starts_and_counts_on_any_number_of_ranks)
 }
 END_TEST
 
+/* The parts of ranks that share sequences are, side by side, the batch of one rank, with masks and documents. */
+START_TEST(parts_of_sequences_are_those_of_whole_ones)
+{
+    const char *path = write_tokens("parts", content_of(irregular, some));
+    for (int n_sharing = 2; n_sharing <= SEQ_LEN; n_sharing += n_sharing == 2 ? 1 : 3) {
+        data_spec_t spec = spec_of(path, 0, 2, 3); /* two groups */
+        data_t *whole, *part;
+        const int32_t *inputs, *targets, *part_inputs, *part_targets;
+        spec.separate = true;
+        for (int rank = 0; rank < 2 * n_sharing; rank++) {
+            data_spec_t part_spec = spec;
+            spec.rank = rank / n_sharing;
+            part_spec.rank = rank;
+            part_spec.world_size = 2 * n_sharing;
+            part_spec.sequence_ranks = n_sharing;
+            ck_assert_int_eq(data_open(&spec, &whole), ZERO_OK);
+            ck_assert_int_eq(data_open(&part_spec, &part), ZERO_OK);
+            const int64_t n = data_part_len(part), first = SEQ_LEN * (rank % n_sharing) / n_sharing;
+            for (int step = 0; step < 4; step++)
+                for (int k = 0; k < GLOBAL_BATCH / 6; k++) {
+                    ck_assert_int_eq(data_batch(whole, step, k, &inputs, &targets), ZERO_OK);
+                    ck_assert_int_eq(data_batch(part, step, k, &part_inputs, &part_targets), ZERO_OK);
+                    for (int row = 0; row < 3; row++) {
+                        ck_assert_mem_eq(part_inputs + row * n, inputs + row * SEQ_LEN + first, (size_t)n * 4);
+                        ck_assert_mem_eq(part_targets + row * n, targets + row * SEQ_LEN + first, (size_t)n * 4);
+                    }
+                    ck_assert_mem_eq(data_starts(part), data_starts(whole), 3 * SEQ_LEN * 4);
+                    ck_assert_int_eq((int)data_n_counted(part), (int)data_n_counted(whole));
+                }
+            data_close(whole);
+            data_close(part);
+        }
+    }
+}
+END_TEST
+
 START_TEST(files_that_do_not_name_their_documents_are_refused)
 {
     data_t *data;
@@ -317,6 +353,7 @@ static Suite *suite(void)
     tcase_add_test(c, documents_are_found_from_any_token_on);
     tcase_add_test(c, a_table_that_changes_in_use_harms_nothing);
     tcase_add_test(c, batches_have_starts_and_counts_on_any_number_of_ranks);
+    tcase_add_test(c, parts_of_sequences_are_those_of_whole_ones);
     tcase_add_test(c, files_that_do_not_name_their_documents_are_refused);
     tcase_add_test(c, losses_are_the_same_text_at_every_stage_and_on_any_number_of_ranks);
     tcase_add_test(c, a_resumed_run_has_the_losses_of_one_that_was_not_stopped);

@@ -127,7 +127,7 @@ static const struct {
     {40, UINT64_MAX / 8, 8, "more documents than tokens"},
     {48, 0, 4, "do not fill"},
     {48, 2, 4, "later version"},
-    {60, 1, 4, "later version"},
+    {52, 2, 4, "later version"},
     {WRITER_HEADER_BYTES + (N_TOKENS * 2 + 7) / 8 * 8, 1, 8, "document 0 begins at token 1"},
     {WRITER_HEADER_BYTES + (N_TOKENS * 2 + 7) / 8 * 8 + 8, 0, 8, "document 1 begins at token 0"},
     {WRITER_HEADER_BYTES + (N_TOKENS * 2 + 7) / 8 * 8 + 56, N_TOKENS, 8, "document 7 begins at token 769"},

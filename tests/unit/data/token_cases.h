@@ -87,7 +87,8 @@ static inline void expect_batches(const char *paths, bool separate, expect_batch
 
 #define RUN_CONFIG(layers)                                                                                             \
     "[model]\nlayers = " layers "\ndim = 24\nheads = 2\nseq_len = 16\n[train]\nsteps = 4\nglobal_batch = 12\n"         \
-    "micro_batch = 2\nlr = 1e-2\nprecision = fp32\n[zero]\nreduce_every_micro_step = true\n[device]\ntype = cpu\n"
+    "micro_batch = 2\nlr = 1e-2\nprecision = fp32\n[data]\npacking = cut\n[zero]\nreduce_every_micro_step = "          \
+    "true\n[device]\ntype = cpu\n"
 
 /* Runs zerotrain in the directory, by cfg.ini, which it writes. Returns the metrics: free them. */
 static inline char *run_metrics(const char *config, int n_ranks, const char *arguments)

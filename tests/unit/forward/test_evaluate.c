@@ -6,6 +6,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "tests/support/support.h"
 
@@ -88,6 +89,66 @@ START_TEST(the_loss_is_that_of_training)
         support_relative_error(json_number_value(json_object_get(got, "bits_per_byte")), loss / 0.6931471805599453),
         1e-12);
     json_decref(got);
+    support_output_free(&output);
+}
+END_TEST
+
+/* A learning rate that is too high: the loss falls and rises. The run is stopped and resumed in between. */
+START_TEST(the_best_checkpoint_is_that_of_the_lowest_loss)
+{
+    static const char settings[] = "--set checkpoint.dir=ckb --set checkpoint.best=true --set train.eval_every=1 --set "
+                                   "train.steps=12 --set train.lr=0.3 --set train.schedule=constant --set "
+                                   "train.warmup_steps=0 --set train.min_lr=0.3 --set log.metrics=best.jsonl";
+    support_output_t output;
+    char path[512], want[40];
+    for (int part = 0; part < 2; part++) {
+        int code = support_run(&output, LIMIT_S, "cd %s && %s/zerotrain %s %s cfg.ini", scratch, support_build(),
+                               settings, part == 0 ? "--steps 7" : "--resume");
+        ck_assert_msg(code == 0, "%s", output.err);
+        support_output_free(&output);
+    }
+    snprintf(path, sizeof path, "%s/best.jsonl", scratch);
+    char *text = support_read_file(path, NULL);
+    double best = INFINITY;
+    int step = 0, best_step = 0;
+    for (char *at = text; (at = strstr(at, "\"val_loss\": ")); at++) {
+        double loss = strtod(at + strlen("\"val_loss\": "), NULL);
+        best_step = (step++, loss < best) ? step : best_step;
+        best = loss < best ? loss : best;
+    }
+    free(text);
+    ck_assert_int_eq(step, 12);
+    snprintf(path, sizeof path, "%s/ckb/best/latest", scratch);
+    snprintf(want, sizeof want, "step-%08d", best_step);
+    char link[100] = "";
+    ck_assert_int_gt((int)readlink(path, link, sizeof link - 1), 0);
+    ck_assert_str_eq(link, want);
+    ck_assert_int_eq(evaluate(&output, 1, "--json --resume ckb/best"), 0);
+    json_t *got = json_loads(output.out, 0, NULL);
+    ck_assert_double_lt(support_relative_error(json_number_value(json_object_get(got, "loss")), best), 1e-6);
+    json_decref(got);
+    support_output_free(&output);
+}
+END_TEST
+
+START_TEST(what_is_left_out_or_not_applied_is_said)
+{
+    support_output_t output;
+    write_text("tail.txt", N_SEQUENCES * SEQ_LEN + 1 + 5);
+    ck_assert_int_eq(evaluate(&output, 1, "--set data.val=tail.txt"), 0);
+    ck_assert_msg(strstr(output.err, "the last 5 of 894 bytes fill no sequence and are left out"), "%s", output.err);
+    support_output_free(&output);
+    ck_assert_int_eq(evaluate(&output, 1, ""), 0);
+    ck_assert_msg(!strstr(output.err, "left out"), "%s", output.err);
+    support_output_free(&output);
+    int code =
+        support_run(&output, LIMIT_S,
+                    "cd %s && cp -r ck dropped && sed -i 's/\"attention_dropout\": 0.0/\"attention_dropout\": 0.1/' "
+                    "dropped/latest/config.json && %s/zerotrain --steps 1 --set model.init=dropped --set "
+                    "checkpoint.dir=ckd --set log.metrics=d.jsonl cfg.ini",
+                    scratch, support_build());
+    ck_assert_msg(code == 0, "%s", output.err);
+    ck_assert_msg(strstr(output.err, "attention_dropout = 0.1: no dropout is applied"), "%s", output.err);
     support_output_free(&output);
 }
 END_TEST
@@ -309,6 +370,8 @@ static Suite *suite(void)
     tcase_set_timeout(c, 5 * LIMIT_S);
     tcase_add_checked_fixture(c, set_up, NULL);
     tcase_add_test(c, the_loss_is_that_of_training);
+    tcase_add_test(c, the_best_checkpoint_is_that_of_the_lowest_loss);
+    tcase_add_test(c, what_is_left_out_or_not_applied_is_said);
     tcase_add_test(c, validation_takes_each_sequence_once_as_evaluate_does);
     tcase_add_test(c, a_sample_is_the_same_on_any_number_of_ranks);
     tcase_add_loop_test(c, bits_per_byte_count_the_bytes_of_the_tokens, 0, 2);

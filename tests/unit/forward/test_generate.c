@@ -59,6 +59,17 @@ START_TEST(the_cache_gives_the_logits_of_the_whole_text)
                           (double)cached[i], (double)whole[i]);
     }
     ck_assert_uint_eq(n, SEQ_LEN);
+    for (size_t kept = SEQ_LEN - 1; kept > 0; kept -= 13) { /* a text with the same beginning */
+        n = kept + 1 + kept % 3;
+        n = n < SEQ_LEN ? n : SEQ_LEN;
+        for (size_t i = kept; i < n; i++)
+            tokens[i] = (tokens[i] + 1) % VOCAB;
+        model_keep(&t.model, kept);
+        ck_assert_int_eq(model_next_logits(&t.model, tokens, n, cached), ZERO_OK);
+        ck_assert_int_eq(model_logits(&t.model, tokens, n, whole), ZERO_OK);
+        for (int i = 0; i < VOCAB; i++)
+            ck_assert(fabsf(cached[i] - whole[i]) < 1e-5f);
+    }
     model_forget(&t.model); /* another text */
     ck_assert_int_eq(model_next_logits(&t.model, tokens + 3, 4, cached), ZERO_OK);
     ck_assert_int_eq(model_logits(&t.model, tokens + 3, 4, whole), ZERO_OK);
@@ -157,20 +168,24 @@ START_TEST(the_text_is_the_same_on_any_number_of_ranks_at_every_stage)
 }
 END_TEST
 
-/* Training samples in numbers then, and a line says why. */
+/* Training samples in numbers then, and a line says why: with that of the setting, the checkpoint's, or init's. */
 START_TEST(a_tokenizer_that_cannot_be_read_costs_no_run)
 {
+    static const char *const settings[] = {"model.init=other", "model.tokenizer=other",
+                                           "train.steps=2 --resume other_ck --set train.steps=2"};
     support_output_t output;
-    int code = support_run(&output, LIMIT_S,
-                           "cd %s && cp -rL ck/latest other && echo '{\"model\": {\"type\": \"Unigram\"}}' "
-                           ">other/tokenizer.json && %s/zerotrain --set model.init=other --set checkpoint.dir= "
-                           "--set train.steps=1 --set train.sample_every=1 cfg.ini",
-                           scratch, support_build());
-    ck_assert_msg(code == 0, "%s", output.err);
-    ck_assert_msg(strstr(output.err, "model.type is Unigram"), "%s", output.err);
-    ck_assert_msg(strstr(output.out, "--- the model goes on\n") && strstr(output.out, "116 "), "%s",
-                  output.out); /* t */
-    support_output_free(&output);
+    for (int i = 0; i < 3; i++) {
+        int code = support_run(&output, LIMIT_S,
+                               "cd %s && rm -rf other && cp -rL ck/latest other && echo '{\"model\": {\"type\": "
+                               "\"Unigram\"}}' >other/tokenizer.json && %s/zerotrain --set train.steps=1 --set "
+                               "train.sample_every=1 --set checkpoint.dir=%s --set %s cfg.ini",
+                               scratch, support_build(), i == 1 ? "other_ck" : "", settings[i]);
+        ck_assert_msg(code == 0, "%s: %s", settings[i], output.err);
+        ck_assert_msg(strstr(output.err, "model.type is Unigram"), "%s: %s", settings[i], output.err);
+        ck_assert_msg(strstr(output.out, "--- the model goes on\n") && strstr(output.out, "116 "), "%s: %s",
+                      settings[i], output.out); /* t */
+        support_output_free(&output);
+    }
 }
 END_TEST
 
@@ -218,8 +233,8 @@ static const struct {
     {"--prompt a --top-p 0 ck", "--top-p: '0' is no number from 1e-06 to 1"},
     {"--prompt a --temperature hot ck", "--temperature: 'hot' is no number"},
     {"--prompt a --max-tokens 0 ck", "--max-tokens: 0 is out of range"},
+    {"--prompt a ck ck", "there can be only one checkpoint, not two: 'ck' and 'ck'"},
     {"--prompt a --json ck", "--json: this is an option of"},
-    {"--prompt a ck ck", "there can be only one"},
     {"--prompt a --resume ck", "--resume: this is an option of training, zerotrain evaluate"},
     {"--prompt a --steps 3 ck", "--steps: this is an option of training"},
 };

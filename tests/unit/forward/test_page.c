@@ -28,7 +28,9 @@ static void set_up(void)
     scratch = support_scratch();
     for (int step = 1; step <= 300; step++) {
         snprintf(row, sizeof row, "{\"step\": %d, \"loss\": %g, \"step_ms\": 12000%s}\n", step, 1.0 / step,
-                 step % 100 ? "" : ", \"val_loss\": 0.5");
+                 step % 100   ? ""
+                 : step < 250 ? ", \"val_loss\": 0.5"
+                              : ", \"val_loss\": 0.5, \"val_loss.code\": 0.25");
         strcat(text, row);
     }
     write_file("m.jsonl", text);
@@ -77,6 +79,11 @@ START_TEST(a_page_has_the_rows_of_every_run)
         const json_t *val = json_array_get(json_object_get(rows, "val_loss"), i);
         ck_assert((i + 1) % 100 ? json_is_null(val) : json_number_value(val) - 0.5 == 0.0);
     }
+    const json_t *named = json_object_get(rows, "val_loss.code"); /* its first row is one of the last */
+    ck_assert_uint_eq(json_array_size(named), 300);
+    for (size_t i = 0; i < 300; i++)
+        ck_assert(i + 1 == 300 ? json_number_value(json_array_get(named, i)) - 0.25 == 0.0
+                               : json_is_null(json_array_get(named, i)));
     ck_assert_double_lt(support_relative_error(json_number_value(json_object_get(rows, "hours")), 1.0), 1e-9);
     ck_assert_str_eq(
         json_string_value(json_object_get(json_object_get(json_object_get(first, "config"), "train"), "lr")), "0.1");
@@ -198,6 +205,7 @@ static const struct {
 } refusals[] = {
     {"m.jsonl", "the output file is missing: give --output FILE", 2},
     {"--output r2.html", "runs are missing: zerotrain report [options] RUN...", 2},
+    {"--output r2.html --set log.every=1 m.jsonl", "--set: this is an option of training, zerotrain fit", 2},
     {"--output r2.html --stage 1 m.jsonl", "--stage: this is an option of training, zerotrain fit", 2},
     {"--output r.html none.jsonl", "cannot open 'none.jsonl'", 2},
     {"--output r.html no.jsonl", "'no.jsonl': line 1 is no row of metrics", 1},

@@ -13,6 +13,7 @@
 #include "tests/support/support.h"
 #include "train/report/report.h"
 #include "train/report/utf8.h"
+#include "train/text/generator.h"
 #include "train/text/tokenizer.h"
 
 #define SAMPLES "tests/reference/tokenizers/"
@@ -178,7 +179,6 @@ static const struct {
      "the behavior of a Split is Removed"},
     {"gpt2", "post_processor", "{\"type\": \"RobertaProcessing\"}", "post_processor is RobertaProcessing"},
     {"gpt2", "decoder", "{\"type\": \"WordPiece\"}", "decoder is WordPiece"},
-    {"gpt2", "truncation", "{\"max_length\": 4}", "truncation"},
     {"gpt2", "model", "{\"type\": \"Unigram\"}", "model.type is Unigram"},
     {"gpt2", "model", "{\"type\": \"BPE\", \"byte_fallback\": true}", "model is byte_fallback"},
     {"gpt2", "model", "{\"type\": \"BPE\", \"vocab\": {\"a\": 0}, \"merges\": [\"a b\"]}", "the merge of 'a' and 'b'"},
@@ -223,6 +223,52 @@ START_TEST(what_is_not_implemented_is_refused_by_name)
 }
 END_TEST
 
+/* A prompt that brings its own beginning of text, as chat templates write it, gets no second one. */
+START_TEST(a_prompt_begins_once)
+{
+    static const char *const texts[] = {"Hello", "<|begin_of_text|>Hello"};
+    tokenizer_t *llama3 = open_family("llama3");
+    tokens_t tokens[2] = {{0}};
+    for (int i = 0; i < 2; i++)
+        ck_assert_int_eq(prompt_encode(llama3, "generate", texts[i], strlen(texts[i]), &tokens[i]), ZERO_OK);
+    ck_assert_uint_gt(tokens[0].n, 1);
+    ck_assert_uint_eq(tokens[1].n, tokens[0].n);
+    ck_assert_mem_eq(tokens[1].at, tokens[0].at, tokens[0].n * sizeof(int32_t));
+    tokens_free(&tokens[0]);
+    tokens_free(&tokens[1]);
+    tokenizer_close(llama3);
+}
+END_TEST
+
+/* What training scripts leave in a file, and does nothing to a text. */
+START_TEST(truncation_padding_and_a_dropout_of_zero_are_harmless)
+{
+    static const char text[] = "Two words, 3 numbers";
+    char *directory = support_scratch(), path[512];
+    tokenizer_t *plain = open_family("gpt2"), *other;
+    tokens_t want = {0}, got = {0};
+    snprintf(path, sizeof path, SAMPLES "%s/tokenizer.json", "gpt2");
+    json_t *file = json_load_file(path, 0, NULL);
+    json_object_set_new(file, "truncation", json_pack("{s:i}", "max_length", 4));
+    json_object_set_new(file, "padding", json_pack("{s:s}", "strategy", "BatchLongest"));
+    json_object_set_new(json_object_get(file, "model"), "dropout", json_real(0.0));
+    snprintf(path, sizeof path, "%s/tokenizer.json", directory);
+    ck_assert_int_eq(json_dump_file(file, path, 0), 0);
+    ck_assert_int_eq(tokenizer_open(directory, VOCAB_SIZE, &other), ZERO_OK);
+    ck_assert_int_eq(tokenizer_encode(plain, text, sizeof text - 1, true, &want), ZERO_OK);
+    ck_assert_int_eq(tokenizer_encode(other, text, sizeof text - 1, true, &got), ZERO_OK);
+    ck_assert_uint_eq(got.n, want.n);
+    ck_assert_uint_gt(got.n, 4);
+    ck_assert_mem_eq(got.at, want.at, want.n * sizeof *want.at);
+    tokens_free(&want);
+    tokens_free(&got);
+    tokenizer_close(plain);
+    tokenizer_close(other);
+    json_decref(file);
+    free(directory);
+}
+END_TEST
+
 /* U+10FFFD is private, and U+FFFF will never be assigned; U+3FFFC may be. */
 START_TEST(characters_newer_than_the_tables_are_refused)
 {
@@ -258,6 +304,8 @@ static Suite *suite(void)
     tcase_set_timeout(c, 20);
     tcase_add_loop_test(c, tokens_are_those_of_tokenizers, 0, N_FAMILIES);
     tcase_add_loop_test(c, bytes_come_back, 0, N_FAMILIES);
+    tcase_add_test(c, a_prompt_begins_once);
+    tcase_add_test(c, truncation_padding_and_a_dropout_of_zero_are_harmless);
     tcase_add_loop_test(c, a_long_word_is_soon_merged, 0, 2);
     tcase_add_test(c, what_is_not_utf8_becomes_the_replacement);
     tcase_add_loop_test(c, text_is_composed, 0, sizeof NFC_CASES / sizeof NFC_CASES[0]);

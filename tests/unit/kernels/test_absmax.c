@@ -12,7 +12,7 @@ typedef struct kernel_case {
 
 static zero_weight_t weight_of(kernel_case_t *t)
 {
-    return (zero_weight_t){t->weight.data, ZERO_FP32};
+    return (zero_weight_t){.data = t->weight.data, .dtype = ZERO_FP32};
 }
 static zero_grad_t sums_of(kernel_case_t *t, size_t i)
 {

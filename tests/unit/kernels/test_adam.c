@@ -238,6 +238,66 @@ START_TEST(segments_have_the_scalars_of_their_tensor)
 }
 END_TEST
 
+static zero_status_t update_by(const zero_shard_kernels_t *kernels, size_t optimizer, const zero_adam_t *args)
+{
+    switch (optimizer) {
+    case 0:
+        return kernels->adam(args, NULL);
+    case 1:
+        return kernels->adam8(args, NULL);
+    case 2:
+        return kernels->sgd(args, NULL);
+    case 3:
+        return kernels->nesterov(args, NULL);
+    default:
+        return kernels->lion(args, NULL);
+    }
+}
+
+/* Gradients in bf16 give the bits of the same numbers in fp32, from any element on: all optimizers. */
+START_TEST(gradients_may_be_in_bf16)
+{
+    enum { N = 70001 };
+    static const uint64_t first[] = {0, 5};
+    shard_t before = shard_of_any_bits((zero_dtype_t)_i, N, 43);
+    const zero_adam_scalars_t scalars = usual_scalars();
+    const uint16_t *halves = (const uint16_t *)(const void *)before.grad;
+    float *wide = shard_alloc(N * sizeof *wide);
+    for (size_t i = 0; i < N; ++i)
+        wide[i] = zero_float_of_bf16(halves[i]);
+    for (size_t b = 0; b < SHARD_N_BUILDS; ++b) {
+        const zero_shard_kernels_t *kernels = zero_shard_kernels_cpu_named(shard_build_names[b]);
+        for (size_t k = 0; kernels != NULL && k < 10; ++k) {
+            const zero_adam_segment_t segment = {.n_elems = N - 64, .grad = first[k % 2], .decay = 0.1f};
+            shard_t got = shard_clone(&before), want = shard_clone(&before);
+            zero_adam_t args = {.param_dtype = before.dtype,
+                                .param = got.param,
+                                .master_lo = before.dtype == ZERO_FP32 ? NULL : got.low,
+                                .m = got.m,
+                                .v = got.v,
+                                .grad = halves,
+                                .grad_dtype = ZERO_BF16,
+                                .segments = &segment,
+                                .n_segments = 1,
+                                .scalars = &scalars};
+            ck_assert_int_eq(update_by(kernels, k / 2, &args), ZERO_OK);
+            args.param = want.param;
+            args.master_lo = before.dtype == ZERO_FP32 ? NULL : want.low;
+            args.m = want.m;
+            args.v = want.v;
+            args.grad = wide;
+            args.grad_dtype = ZERO_FP32;
+            ck_assert_int_eq(update_by(kernels, k / 2, &args), ZERO_OK);
+            shard_assert_same(&got, &want, kernels->name);
+            shard_free(&got);
+            shard_free(&want);
+        }
+    }
+    free(wide);
+    shard_free(&before);
+}
+END_TEST
+
 START_TEST(a_skipped_step_writes_nothing)
 {
     const zero_dtype_t dtype = (zero_dtype_t)_i;
@@ -420,6 +480,7 @@ static Suite *suite(void)
     tcase_add_loop_test(bits, slicing_changes_no_bits, ZERO_FP32, ZERO_FP16 + 1);
     tcase_add_loop_test(bits, elements_outside_the_segments_are_untouched, ZERO_FP32, ZERO_FP16 + 1);
     tcase_add_loop_test(bits, segments_have_the_scalars_of_their_tensor, ZERO_FP32, ZERO_FP16 + 1);
+    tcase_add_loop_test(bits, gradients_may_be_in_bf16, ZERO_FP32, ZERO_FP16 + 1);
     tcase_add_loop_test(bits, a_skipped_step_writes_nothing, ZERO_FP32, ZERO_FP16 + 1);
     tcase_add_test(bits, parameters_are_the_rounded_master_weights);
     tcase_add_test(bits, instruction_sets_are_found_by_name);

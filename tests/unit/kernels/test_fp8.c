@@ -319,10 +319,11 @@ static void check_forward(layer_t *l, zero_dtype_t dtype, bool with_bias)
         for (size_t k = 0; k < l->n_in; ++k)
             want[i] += l->x.values[i / l->n_out * l->n_in + k] * weight_at(l, k, i % l->n_out);
     }
-    ck_assert_int_eq(l->f.kernels->linear_fp8(&l->f.ctx, y.data, &x8, &w8, l->layout,
-                                              with_bias ? array_weight(&bias) : (zero_weight_t){NULL, dtype}, l->n_rows,
-                                              l->n_in, l->n_out),
-                     ZERO_OK);
+    ck_assert_int_eq(
+        l->f.kernels->linear_fp8(&l->f.ctx, y.data, &x8, &w8, l->layout,
+                                 with_bias ? array_weight(&bias) : (zero_weight_t){.data = NULL, .dtype = dtype},
+                                 l->n_rows, l->n_in, l->n_out),
+        ZERO_OK);
     array_expect(&y, want, sum_bound(l->n_in), "y");
     array_free(&y), array_free(&bias), free(want);
 }

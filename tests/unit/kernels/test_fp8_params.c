@@ -1,11 +1,11 @@
 /* test_fp8_params.c - parameters in fp8 (kernels/fp8.c): scales and bytes are those of the format's definition
- * (tests/support/fp8_reference.h), in every build, and do not depend on how matrices are cut into shards. */
+ * (tests/support/fp64/fp8_reference.h), in every build, and do not depend on how matrices are cut into shards. */
 #include <math.h>
 #include <omp.h>
 #include <stdio.h>
 
 #include "tests/support/elements.h"
-#include "tests/support/fp8_reference.h"
+#include "tests/support/fp64/fp8_reference.h"
 #include "tests/support/shard_support.h"
 
 #define MARGIN 8 /* bytes around the matrices that must stay as they are */

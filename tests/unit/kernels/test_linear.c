@@ -56,7 +56,7 @@ static void check_forward(int isa, shape_t s, zero_dtype_t dtype, zero_linear_la
                 sum += x.values[r * s.n_in + i] * weight.values[weight_at(s, layout, i, o)];
             want[r * s.n_out + o] = sum;
         }
-    zero_weight_t b = with_bias ? array_weight(&bias) : (zero_weight_t){NULL, dtype};
+    zero_weight_t b = with_bias ? array_weight(&bias) : (zero_weight_t){.data = NULL, .dtype = dtype};
     for (int run = 0; run < 2; ++run)
         ck_assert_int_eq(f.kernels->linear(&f.ctx, run == 0 ? y.data : again.data, x.data, array_weight(&weight),
                                            layout, b, s.n_rows, s.n_in, s.n_out),
@@ -136,6 +136,62 @@ static void check_backward_weight(int isa, shape_t s, zero_dtype_t dtype, zero_l
     fixture_close(&f);
 }
 
+/* ---- Strided products ---- */
+
+/* What adapters multiply: columns of wider matrices, of which the others stay; ranks of one; every transposition. */
+static void check_product(int isa, bool transpose_a, bool transpose_b, bool accumulate, zero_dtype_t dtype)
+{
+    enum { M = 53, N = 7, K = 131, APART = 5 }; /* columns between rows */
+    const size_t lda = (transpose_a ? M : K) + APART, ldb = (transpose_b ? K : N) + (dtype == ZERO_FP32 ? APART : 0);
+    const size_t ldc = N + APART;
+    const float scale = 0.75f;
+    fixture_t f;
+    zero_model_limits_t limits = limits_of((shape_t){M, K, N}, dtype);
+    if (!fixture_open(&f, isa, &limits))
+        return;
+    array_t a = array_normal((transpose_a ? K : M) * lda, ZERO_FP32, 0.0, 1.0, 21);
+    array_t b = array_normal((transpose_b ? N : K) * ldb, dtype, 0.0, 1.0, 22);
+    array_t c = array_normal(M * ldc, ZERO_FP32, 0.0, 1.0, 23);
+    double *want = fixture_doubles(c.n);
+    for (size_t i = 0; i < c.n; ++i)
+        want[i] = c.values[i];
+    for (size_t i = 0; i < M; ++i)
+        for (size_t j = 0; j < N; ++j) {
+            double sum = 0.0;
+            for (size_t k = 0; k < K; ++k)
+                sum += a.values[transpose_a ? k * lda + i : i * lda + k] *
+                       b.values[transpose_b ? j * ldb + k : k * ldb + j];
+            want[i * ldc + j] = scale * sum + (accumulate ? c.values[i * ldc + j] : 0.0);
+        }
+    const zero_product_t product = {.transpose_a = transpose_a,
+                                    .transpose_b = transpose_b,
+                                    .m = M,
+                                    .n = N,
+                                    .k = K,
+                                    .a = array_weight(&a),
+                                    .lda = lda,
+                                    .b = array_weight(&b),
+                                    .ldb = ldb,
+                                    .c = array_grad(&c, accumulate),
+                                    .ldc = ldc,
+                                    .scale = scale};
+    ck_assert_int_eq(f.kernels->product(&f.ctx, &product), ZERO_OK);
+    array_expect(&c, want, sum_bound(K), "product");
+    for (size_t i = 0; i < c.n; ++i) /* beside the columns nothing changes */
+        ck_assert(i % ldc < N || array_get(&c, i) == c.values[i]);
+    free(want);
+    array_free(&a), array_free(&b), array_free(&c);
+    fixture_close(&f);
+}
+
+START_TEST(products_of_strided_matrices_equal_fp64)
+{
+    for (int flags = 0; flags < 8; ++flags)
+        for (size_t d = 0; d < FIXTURE_N_DTYPES; ++d)
+            check_product(_i, flags & 1, flags & 2, flags & 4, fixture_dtypes[d]);
+}
+END_TEST
+
 /* ---- Numbers of threads ---- */
 
 typedef struct products {
@@ -148,7 +204,7 @@ static products_t compute(fixture_t *f, shape_t s, zero_linear_layout_t layout, 
     array_t weight = array_normal(s.n_in * s.n_out, ZERO_FP32, 0.0, 0.2, 12);
     array_t dy = array_normal(s.n_rows * s.n_out, ZERO_FP32, 0.0, 1.0, 13);
     products_t p = {array_poison(dy.n, ZERO_FP32), array_poison(x.n, ZERO_FP32), array_poison(weight.n, ZERO_FP32)};
-    const zero_weight_t no_bias = {NULL, ZERO_FP32};
+    const zero_weight_t no_bias = {.dtype = ZERO_FP32};
     const zero_grad_t no_grad = {0};
     omp_set_num_threads(n_threads);
     ck_assert_int_eq(f->kernels->linear(&f->ctx, p.y.data, x.data, array_weight(&weight), layout, no_bias, s.n_rows,
@@ -261,7 +317,7 @@ START_TEST(workspace_too_small_is_refused)
     array_t weight = array_normal(300 * 400, ZERO_BF16, 0.0, 1.0, 1), x = array_normal(300, ZERO_FP32, 0.0, 1.0, 2);
     array_t y = array_poison(400, ZERO_FP32);
     ck_assert_int_eq(f.kernels->linear(&f.ctx, y.data, x.data, array_weight(&weight), ZERO_LINEAR_IN_OUT,
-                                       (zero_weight_t){NULL, ZERO_BF16}, 1, 300, 400),
+                                       (zero_weight_t){.data = NULL, .dtype = ZERO_BF16}, 1, 300, 400),
                      ZERO_ERROR_ARGUMENT);
     array_free(&weight), array_free(&x), array_free(&y);
     fixture_close(&f);
@@ -295,7 +351,7 @@ START_TEST(matrix_products_allocate_nothing)
         return;
     }
     ck_assert(fixture_open(&f, _i, &limits));
-    zero_weight_t no_bias = {NULL, ZERO_FP32};
+    zero_weight_t no_bias = {.dtype = ZERO_FP32};
     array_t x = array_normal(largest.n_rows * largest.n_in, ZERO_FP32, 0.0, 1.0, 1), y = array_poison(x.n, ZERO_FP32);
     array_t weight = array_normal(limits.max_linear, ZERO_FP32, 0.0, 1.0, 2);
     for (size_t i = 0; i < (size_t)N_ROWS * N_INNER * WIDEST * 2; ++i) {
@@ -321,6 +377,7 @@ static void add_tests(TCase *tests)
     tcase_add_loop_test(tests, the_number_of_threads_does_not_change_bits, 0, FIXTURE_N_ISAS);
     tcase_add_loop_test(tests, input_gradient_equals_fp64, 0, FIXTURE_N_ISAS);
     tcase_add_loop_test(tests, weight_and_bias_gradients_equal_fp64, 0, FIXTURE_N_ISAS);
+    tcase_add_loop_test(tests, products_of_strided_matrices_equal_fp64, 0, FIXTURE_N_ISAS);
     tcase_add_loop_test(tests, weight_gradient_without_bias_touches_nothing_else, 0, FIXTURE_N_ISAS);
     tcase_add_loop_test(tests, workspace_too_small_is_refused, 0, FIXTURE_N_ISAS);
     tcase_add_loop_test(tests, matrix_products_allocate_nothing, 0, FIXTURE_N_ISAS);

@@ -1,7 +1,8 @@
 /* test_norms.c - tests LayerNorm and RMSNorm with their residual sum against plain fp64 loops; backward against the
  * closed form in fp64 and, at a small size, against central differences of the fp64 forward.
  *
- * One reference serves both: RMSNorm is LayerNorm with mean 0 and no bias.
+ * One reference serves both: RMSNorm is LayerNorm with mean 0 and no bias. Also tests the scaled sum, which stands in
+ * for the residual sum of a norm in some families.
  */
 #include "tests/support/model_fixture.h"
 
@@ -137,7 +138,8 @@ static gradients_t run_backward(norm_t norm, fixture_t *f, shape_t s, zero_dtype
         mean[r] = (float)exact_mean;
         rstd[r] = (float)exact_rstd;
     }
-    backward(norm, f, s, accumulate, dy, x, mean, rstd, weight, (zero_weight_t){NULL, dtype}, NULL, &g);
+    backward(norm, f, s, accumulate, dy, x, mean, rstd, weight, (zero_weight_t){.data = NULL, .dtype = dtype}, NULL,
+             &g);
     free(mean);
     return g;
 }
@@ -265,7 +267,7 @@ static void check_y_again(int isa, norm_t norm, shape_t s, zero_dtype_t dtype, b
     array_t x = array_normal(n, ZERO_FP32, 0.5, 1.0, 15), dy = array_normal(n, ZERO_FP32, 0.0, 1.0, 16);
     array_t weight = array_normal(s.dim, dtype, 1.0, 0.5, 17), bias = array_normal(s.dim, dtype, 0.0, 1.0, 18);
     array_t y = array_poison(n, ZERO_FP32);
-    zero_weight_t b = with_bias ? array_weight(&bias) : (zero_weight_t){NULL, dtype};
+    zero_weight_t b = with_bias ? array_weight(&bias) : (zero_weight_t){.data = NULL, .dtype = dtype};
     outputs_t out = outputs_create(s);
     gradients_t with = gradients_create(s, dtype, false), without = gradients_create(s, dtype, false);
     if (!with_bias) /* no bias has no gradient; nor is one asked for of the linear layer before it */
@@ -345,12 +347,43 @@ START_TEST(backward_equals_central_differences)
 }
 END_TEST
 
+/* ---- the scaled sum ---- */
+
+/* Of every alias that the contract allows, and of a NaN. Without fused operations the product is rounded, too. */
+START_TEST(a_scaled_sum_is_that_of_fp64)
+{
+    enum { N = 70001 }; /* enough for several threads */
+    const float factor = 0.22f;
+    fixture_t f;
+    if (!open_fixture(&f, _i, shapes[0], ZERO_FP32))
+        return;
+    for (int alias = 0; alias < 3; ++alias)
+        for (int with_residual = 0; with_residual < 2; ++with_residual) {
+            array_t x = array_normal(N, ZERO_FP32, 0.0, 1.0, 10), residual = array_normal(N, ZERO_FP32, 0.0, 3.0, 11);
+            array_t y = array_poison(N, ZERO_FP32);
+            array_set(&x, 77, (double)NAN);
+            void *out = alias == 0 ? y.data : alias == 1 ? x.data : residual.data;
+            ck_assert_int_eq(
+                f.kernels->add_scaled(&f.ctx, out, with_residual ? residual.data : NULL, x.data, factor, N), ZERO_OK);
+            for (size_t i = 0; i < N; ++i) {
+                const double product = (double)factor * x.values[i], added = with_residual ? residual.values[i] : 0.0;
+                const double got = (double)((float *)out)[i], far = fabs(got - (product + added));
+                ck_assert_msg(i == 77 ? isnan(got) : far <= 0x1p-24 * (fabs(product) + fabs(product + added)),
+                              "alias %d: %zu is %g", alias, i, got);
+            }
+            array_free(&x), array_free(&residual), array_free(&y);
+        }
+    fixture_close(&f);
+}
+END_TEST
+
 static void add_tests(TCase *tests)
 {
     tcase_add_loop_test(tests, forward_equals_fp64, 0, FIXTURE_N_ISAS);
     tcase_add_loop_test(tests, backward_equals_fp64, 0, FIXTURE_N_ISAS);
     tcase_add_loop_test(tests, backward_recomputes_the_bits_of_y, 0, FIXTURE_N_ISAS);
     tcase_add_loop_test(tests, backward_equals_central_differences, 0, FIXTURE_N_ISAS);
+    tcase_add_loop_test(tests, a_scaled_sum_is_that_of_fp64, 0, FIXTURE_N_ISAS);
 }
 
 int main(void)

@@ -4,6 +4,7 @@
 #include <math.h>
 #include <omp.h>
 
+#include "kernels/shard_math.h"
 #include "tests/support/shard_support.h"
 
 enum { MAX_SLICES = 9 };
@@ -138,9 +139,9 @@ static void check_sum(zero_dtype_t dtype, size_t n_elems, size_t offset, int n_s
             memcpy(out + 1, start, n_elems * sizeof(float)); /* one element off any alignment */
             const bool with_norm = t % 2 == 0;
             zero_norm_t norm = {{0}};
-            ck_assert_int_eq(kernels->sum_slices(out + 1, slices, n_slices, dtype, n_elems, accumulate,
-                                                 with_norm ? &norm : NULL, NULL),
-                             ZERO_OK);
+            ck_assert_int_eq(
+                shard_sum(kernels, out + 1, slices, n_slices, dtype, n_elems, accumulate, with_norm ? &norm : NULL),
+                ZERO_OK);
             shard_assert_same_bits(out + 1, want, n_elems * sizeof(float), "sum", kernels->name);
             if (with_norm)
                 assert_norm_of(&norm, want, n_elems, kernels->name);
@@ -187,13 +188,13 @@ START_TEST(slices_are_added_in_rank_order)
         for (int r = 0; r < 4; ++r)
             slices[r] = values[cases[c].order[r]];
         float out = 0.0f;
-        kernels->sum_slices(&out, slices, 4, ZERO_FP32, 1, false, NULL, NULL);
+        shard_sum(kernels, &out, slices, 4, ZERO_FP32, 1, false, NULL);
         ck_assert_float_eq(out, cases[c].sum);
     }
     /* The running sum comes first: 2^25 swallows each of four ones, but not their sum. */
     const void *four_ones[] = {&one, &one, &one, &one};
     float out = big;
-    kernels->sum_slices(&out, four_ones, 4, ZERO_FP32, 1, true, NULL, NULL);
+    shard_sum(kernels, &out, four_ones, 4, ZERO_FP32, 1, true, NULL);
     ck_assert_float_eq(out, big);
 }
 END_TEST
@@ -212,8 +213,7 @@ START_TEST(sums_do_not_depend_on_how_many_slices_a_call_brings)
     for (int at_once = 1; at_once <= V; ++at_once) {
         for (int v = 0; v < V; v += at_once) {
             const int n_slices = V - v < at_once ? V - v : at_once;
-            zero_shard_kernels_cpu()->sum_slices(out, (const void *const *)slices + v, n_slices, dtype, N, v > 0, NULL,
-                                                 NULL);
+            shard_sum(zero_shard_kernels_cpu(), out, (const void *const *)slices + v, n_slices, dtype, N, v > 0, NULL);
         }
         shard_assert_same_bits(out, want, N * sizeof(float), "sum", "in several calls");
     }
@@ -229,8 +229,62 @@ START_TEST(the_first_slice_is_taken_as_is)
     const float minus_zero = -0.0f;
     const void *slices[] = {&minus_zero};
     float out = 1.0f;
-    zero_shard_kernels_cpu()->sum_slices(&out, slices, 1, ZERO_FP32, 1, false, NULL, NULL);
+    shard_sum(zero_shard_kernels_cpu(), &out, slices, 1, ZERO_FP32, 1, false, NULL);
     ck_assert_uint_eq(shard_bits(out), 0x80000000u);
+}
+END_TEST
+
+/* To bf16, and to fp32 that bf16 could hold: the written loop, rounded, and the norm of that. */
+START_TEST(sums_are_rounded_once)
+{
+    enum { N = 20011, SLICES = 3 };
+    const zero_dtype_t dtype = (zero_dtype_t)_i;
+    void *slices[MAX_SLICES];
+    fill_slices(slices, N, true, 91);
+    float *start = shard_copy(slices[3], N * sizeof(float)), *want = shard_copy(start, N * sizeof(float));
+    uint16_t *halves = shard_alloc(N * sizeof *halves), *got = shard_alloc((N + 1) * sizeof *got);
+    for (int accumulates = 0; accumulates < 2; ++accumulates) {
+        memcpy(want, start, N * sizeof(float));
+        reference_sum(want, (const void *const *)slices, SLICES, dtype, N, accumulates);
+        for (size_t i = 0; i < N; ++i) {
+            halves[i] = zero_bf16_of_float(want[i]);
+            want[i] = zero_float_of_bf16(halves[i]);
+        }
+        for (size_t b = 0; b < SHARD_N_BUILDS; ++b) {
+            const zero_shard_kernels_t *kernels = zero_shard_kernels_cpu_named(shard_build_names[b]);
+            float *out = shard_copy(start, N * sizeof(float));
+            zero_norm_t norm = {{0}}, of_halves = {{0}};
+            zero_sum_t sum = {.out = out,
+                              .is_rounded = true,
+                              .accumulates = accumulates,
+                              .slices = (const void *const *)slices,
+                              .n_slices = SLICES,
+                              .dtype = dtype,
+                              .n_elems = N,
+                              .norm = &norm};
+            if (kernels != NULL) {
+                ck_assert_int_eq(kernels->sum_slices(&sum, NULL), ZERO_OK);
+                shard_assert_same_bits(out, want, N * sizeof(float), "rounded sum", kernels->name);
+                assert_norm_of(&norm, want, N, kernels->name);
+            }
+            if (kernels != NULL && !accumulates) {
+                sum.out = got + 1;
+                sum.out_dtype = ZERO_BF16;
+                sum.is_rounded = false;
+                sum.norm = &of_halves;
+                ck_assert_int_eq(kernels->sum_slices(&sum, NULL), ZERO_OK);
+                shard_assert_same_bits(got + 1, halves, N * sizeof *halves, "sum to bf16", kernels->name);
+                assert_norm_of(&of_halves, want, N, kernels->name);
+            }
+            free(out);
+        }
+    }
+    free(start);
+    free(want);
+    free(halves);
+    free(got);
+    for (int r = 0; r < MAX_SLICES; ++r)
+        free(slices[r]);
 }
 END_TEST
 
@@ -243,7 +297,7 @@ START_TEST(out_may_be_one_of_the_slices)
         const void *const *slices = (const void *const *)memory;
         float *want = shard_alloc(N * sizeof(float));
         reference_sum(want, slices, SLICES, ZERO_FP32, N, false);
-        zero_shard_kernels_cpu()->sum_slices(memory[own], slices, SLICES, ZERO_FP32, N, false, NULL, NULL);
+        shard_sum(zero_shard_kernels_cpu(), memory[own], slices, SLICES, ZERO_FP32, N, false, NULL);
         shard_assert_same_bits(memory[own], want, N * sizeof(float), "sum", "in place");
         free(want);
         for (int r = 0; r < MAX_SLICES; ++r)
@@ -258,7 +312,7 @@ END_TEST
 static void add_squares(const zero_shard_kernels_t *kernels, float *x, size_t n_elems, zero_norm_t *norm)
 {
     const void *slices[] = {x};
-    ck_assert_int_eq(kernels->sum_slices(x, slices, 1, ZERO_FP32, n_elems, false, norm, NULL), ZERO_OK);
+    ck_assert_int_eq(shard_sum(kernels, x, slices, 1, ZERO_FP32, n_elems, false, norm), ZERO_OK);
 }
 
 /* Returns `n` numbers: of all kinds, ordinary ones, or such that their squares are denormal or close to it. */
@@ -413,6 +467,7 @@ static Suite *suite(void)
     tcase_add_loop_test(slices, large_sums_have_the_same_bits_with_any_threads, ZERO_FP32, ZERO_FP16 + 1);
     tcase_add_test(slices, slices_are_added_in_rank_order);
     tcase_add_loop_test(slices, sums_do_not_depend_on_how_many_slices_a_call_brings, ZERO_FP32, ZERO_FP16 + 1);
+    tcase_add_loop_test(slices, sums_are_rounded_once, ZERO_FP32, ZERO_FP16 + 1);
     tcase_add_test(slices, the_first_slice_is_taken_as_is);
     tcase_add_test(slices, out_may_be_one_of_the_slices);
     suite_add_tcase(s, slices);

@@ -107,6 +107,38 @@ START_TEST(values_and_position_0_keep_their_bits)
 }
 END_TEST
 
+/* q alone is scaled; with an infinite factor of linear scaling nothing is rotated, to the bit. */
+START_TEST(q_is_scaled_with_and_without_rotation)
+{
+    const shape_t s = {2, 33, 6, 2, 10};
+    const size_t width = (s.n_heads + 2 * s.n_kv_heads) * s.head_dim, of_q = s.n_heads * s.head_dim;
+    const float q_scale = 0.7f;
+    fixture_t f;
+    if (!fixture_open(&f, _i, &limits))
+        return;
+    for (int i = 0; i < 4; ++i) {
+        const bool inverse = i % 2 == 1, is_rotated = i / 2 == 0;
+        const zero_rope_t rope = {.theta = (float)THETA,
+                                  .kind = ZERO_ROPE_LINEAR,
+                                  .factor = is_rotated ? 1.0f : INFINITY,
+                                  .q_scale = q_scale};
+        array_t qkv = array_normal(n_elems_of(s), ZERO_FP32, 0.0, 1.0, 4);
+        ck_assert_int_eq(f.kernels->rope(&f.ctx, qkv.data, inverse, &rope, &s), ZERO_OK);
+        if (!is_rotated)
+            for (size_t e = 0; e < qkv.n; ++e)
+                ck_assert(array_get(&qkv, e) ==
+                          (e % width < of_q ? (double)(q_scale * (float)qkv.values[e]) : qkv.values[e]));
+        if (is_rotated)
+            turn(qkv.values, s, NULL, THETA, inverse ? -1.0 : 1.0);
+        for (size_t e = 0; e < qkv.n; ++e)
+            qkv.values[e] *= e % width < of_q ? (double)q_scale : 1.0;
+        array_expect(&qkv, qkv.values, 5 * 0x1p-24, "qkv");
+        array_free(&qkv);
+    }
+    fixture_close(&f);
+}
+END_TEST
+
 /* A rotation is orthogonal: its inverse is its transpose, the gradient. So <rotate(x), y> = <x, rotate_back(y)>. */
 START_TEST(rotating_back_is_the_gradient)
 {
@@ -176,6 +208,7 @@ static void add_tests(TCase *tests)
 {
     tcase_add_loop_test(tests, forward_and_backward_equal_complex_multiplication, 0, FIXTURE_N_ISAS);
     tcase_add_loop_test(tests, positions_are_counted_from_where_a_document_begins, 0, FIXTURE_N_ISAS);
+    tcase_add_loop_test(tests, q_is_scaled_with_and_without_rotation, 0, FIXTURE_N_ISAS);
     tcase_add_loop_test(tests, values_and_position_0_keep_their_bits, 0, FIXTURE_N_ISAS);
     tcase_add_loop_test(tests, rotating_back_is_the_gradient, 0, FIXTURE_N_ISAS);
     tcase_add_loop_test(tests, scores_depend_on_the_distance_alone, 0, FIXTURE_N_ISAS);

@@ -507,12 +507,13 @@ static Suite *suite(void)
     Suite *s = suite_create("muon update");
     TCase *several = tcase_create("several ranks");
     tcase_set_timeout(several, 300);
-    tcase_add_loop_test(several, stages_and_ranks_give_equal_bits, 0, 5);
+    TCase *lengthy = support_long_case(s, 300);
+    SUPPORT_ADD_LOOP(several, lengthy, stages_and_ranks_give_equal_bits, 2, 5);
     tcase_add_test(several, transports_and_groups_give_equal_bits);
-    tcase_add_test(several, transports_and_groups_give_a_callers_optimizer_equal_bits);
+    tcase_add_test(lengthy, transports_and_groups_give_a_callers_optimizer_equal_bits);
     tcase_add_loop_test(several, a_skipped_step_changes_nothing, 0, 2);
-    tcase_add_loop_test(several, a_run_resumes_on_another_number_of_ranks, 0, 4);
-    tcase_add_loop_test(several, a_function_that_fails_ends_the_step_on_all_ranks, 0, 5);
+    SUPPORT_ADD_LOOP(several, lengthy, a_run_resumes_on_another_number_of_ranks, 2, 4);
+    SUPPORT_ADD_LOOP(several, lengthy, a_function_that_fails_ends_the_step_on_all_ranks, 2, 5);
     suite_add_tcase(s, several);
     TCase *plan = tcase_create("plan");
     tcase_add_test(plan, every_matrix_has_one_owner_and_all_ranks_are_busy);

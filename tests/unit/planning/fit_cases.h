@@ -3,9 +3,25 @@
 #ifndef ZERO_TEST_FIT_CASES_H
 #define ZERO_TEST_FIT_CASES_H
 
+#include <time.h>
+
 #include "tests/support/support.h"
 #include "train/options/options_table.h"
 #include "train/planning/solve.h"
+
+/* A search is to take less than a second; sanitizers make it several times as slow. */
+#ifdef __SANITIZE_ADDRESS__
+#define IN_SECONDS 4.0
+#else
+#define IN_SECONDS 1.0
+#endif
+
+static inline double cpu_seconds(void)
+{
+    struct timespec now;
+    clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &now);
+    return (double)now.tv_sec + (double)now.tv_nsec * 1e-9;
+}
 
 /* What is auto beside stage, recomputation and micro-batch. */
 typedef enum fit_open_case { ON_CPU, ON_GPU, RATIO, KEEP, RATIO_AND_KEEP, ON_HOST_AND_KEEP, N_OPEN } fit_open_case_t;
@@ -97,6 +113,7 @@ static inline options_t with_choice(const options_t *base, const fit_choice_t *c
     o.train.micro_batch = choice->micro_batch;
     o.zero.offload_ratio = choice->offload_ratio;
     o.zero.keep = choice->keep;
+    o.model.offload_activations = choice->activations;
     return o;
 }
 
@@ -117,6 +134,7 @@ static inline tried_t try_mix(const options_t *base, const fit_machine_t *machin
     zero_memory_t memory;
     model_t model;
     ck_assert_int_eq(model_create(&o, &model), ZERO_OK);
+    o.device.type = machine->rates.is_gpu ? ZERO_DEVICE_CUDA : ZERO_DEVICE_CPU; /* as in open_fit */
     plan_library(&o, machine, model.declaration, &memory);
     model_plan(&model, &memory);
     model_destroy(&model);

@@ -1,15 +1,7 @@
 /* test_fit.c - the solver against brute force over the same model of memory and time, and how long it searches. */
 #include <stdlib.h>
-#include <time.h>
 
 #include "tests/unit/planning/fit_cases.h"
-
-/* A search is to take less than a second; sanitizers make it several times as slow. */
-#ifdef __SANITIZE_ADDRESS__
-#define IN_SECONDS 4.0
-#else
-#define IN_SECONDS 1.0
-#endif
 
 /* Every combination of stage, micro-batch, mix of blocks, offload_ratio and keep there is, and those that fit. */
 typedef struct everything {
@@ -272,13 +264,6 @@ END_TEST
 
 /* ---- speed ---- */
 
-static double cpu_seconds(void)
-{
-    struct timespec now;
-    clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &now);
-    return (double)now.tv_sec + (double)now.tv_nsec * 1e-9;
-}
-
 /* 126 layers, as many as Llama 3.1 405B has, on 1,024 ranks. With plenty of memory, and with budgets between the least
  * and the most that choices take, for which mixes, offload and keep have to be weighed. */
 START_TEST(the_largest_model_is_solved_within_a_second)
@@ -317,6 +302,52 @@ START_TEST(the_largest_model_is_solved_within_a_second)
 }
 END_TEST
 
+/* Returns the best point with recompute as it is asked for, a fit's; time INFINITY if none fits. */
+static fit_point_t best_of_long(int recompute, bool keep_attention, uint64_t budget)
+{
+    const fit_case_t c = {.arch = ARCH_LLAMA, .n_ranks = 2, .dtype = ZERO_BF16, .open = ON_GPU};
+    options_t o = options_of(&c);
+    fit_machine_t machine = machine_of(&c);
+    fit_result_t result;
+    o.model.seq_len = 65536;
+    o.model.recompute = recompute;
+    o.model.keep_attention = keep_attention;
+    o.train.micro_batch = 1;
+    o.train.global_batch = 2;
+    fit_t *fit = open_fit(&o, &machine, budget);
+    ck_assert_int_eq(fit_solve(fit, &result), ZERO_OK);
+    ck_assert(fit->asked.model.keep_attention == keep_attention);
+    fit_point_t best = {.time.total = INFINITY};
+    if (result.best >= 0)
+        best = result.points[result.best];
+    free(result.points);
+    fit_destroy(fit);
+    return best;
+}
+
+/* From what recomputing everything takes, in steps, to enough for none: never slower than with attention given as kept
+ * or not, and kept by some. */
+START_TEST(attention_of_long_sequences_is_kept_where_that_is_faster)
+{
+    const fit_point_t least = best_of_long(RECOMPUTE_FULL, false, UINT64_MAX),
+                      most = best_of_long(RECOMPUTE_NONE, false, UINT64_MAX);
+    int n_kept = 0;
+    for (int i = 0; i <= 8; i++) {
+        const uint64_t budget = least.bytes + (most.bytes - least.bytes) / 8 * (uint64_t)i;
+        const fit_point_t best = best_of_long(RECOMPUTE_AUTO, false, budget),
+                          kept = best_of_long(RECOMPUTE_AUTO, true, budget),
+                          full = best_of_long(RECOMPUTE_FULL, false, budget);
+        ck_assert_uint_le(best.bytes, budget);
+        ck_assert_double_le(best.time.total, kept.time.total * (1.0 + FIT_TIE) * (1.0 + FIT_TIE));
+        ck_assert_double_le(best.time.total, full.time.total * (1.0 + FIT_TIE));
+        n_kept += best.choice.keep_attention;
+    }
+    printf("attention is kept within %d of 9 budgets\n", n_kept);
+    ck_assert_int_gt(n_kept, 0);
+    ck_assert_int_lt(n_kept, 9);
+}
+END_TEST
+
 static Suite *suite(void)
 {
     Suite *s = suite_create("fit");
@@ -327,6 +358,7 @@ static Suite *suite(void)
     tcase_add_test(c, the_least_share_is_offloaded);
     tcase_add_test(c, muon_waits_for_the_bytes_that_it_exchanges);
     tcase_add_loop_test(c, the_largest_model_is_solved_within_a_second, 0, 5);
+    tcase_add_test(c, attention_of_long_sequences_is_kept_where_that_is_faster);
     suite_add_tcase(s, c);
     return s;
 }

@@ -51,6 +51,255 @@ END_TEST
 
 /* ---- advice ---- */
 
+#define CHANGES_ALL (FIT_CHANGES_SEQUENCES * 2)
+
+/* What is tried of one set of changes. */
+typedef struct brute {
+    bool fits[CHANGES_ALL];
+} brute_t;
+
+static int n_bits(unsigned changes)
+{
+    int n = 0;
+    for (; changes; changes &= changes - 1)
+        n++;
+    return n;
+}
+
+/* Plans one choice from nothing, with settings beyond it. */
+static tried_t try_settings(const options_t *o, const fit_machine_t *machine, const fit_choice_t *choice)
+{
+    options_t changed = *o;
+    changed.zero.offload_params_ratio =
+        choice->params_ratio < choice->offload_ratio ? choice->params_ratio : choice->offload_ratio;
+    return try_mix(&changed, machine, *choice);
+}
+
+static unsigned changes_of(const options_t *asked, const options_t *o, const fit_choice_t *given, const fit_choice_t *c)
+{
+    const bool offloads = o->zero.offload > asked->zero.offload && c->offload_ratio > 0.0;
+    return (c->stage != given->stage ? FIT_CHANGES_STAGE : 0u) |
+           (c->recompute != given->recompute || c->none != given->none || c->light != given->light
+                ? FIT_CHANGES_RECOMPUTE
+                : 0u) |
+           (c->micro_batch != given->micro_batch ? FIT_CHANGES_MICRO_BATCH : 0u) |
+           (c->keep != given->keep ? FIT_CHANGES_KEEP : 0u) | (offloads ? FIT_CHANGES_OFFLOAD : 0u) |
+           (offloads && c->params_ratio > 0.0 ? FIT_CHANGES_OFFLOAD_PARAMS : 0u) |
+           (o->zero.update != asked->zero.update ? FIT_CHANGES_UPDATE : 0u) |
+           (o->train.grad_clip != asked->train.grad_clip ? FIT_CHANGES_CLIP : 0u) |
+           (o->train.optimizer != asked->train.optimizer ? FIT_CHANGES_OPTIMIZER : 0u) |
+           (c->activations > 0.0 ? FIT_CHANGES_ACTIVATIONS : 0u) |
+           (o->train.sequence_ranks != asked->train.sequence_ranks ? FIT_CHANGES_SEQUENCES : 0u);
+}
+
+/* Tries every stage, kind of recomputation and micro-batch with these settings, and a few shares of offload. */
+static void try_stages(const options_t *asked, const options_t *o, const fit_machine_t *machine, uint64_t budget,
+                       const fit_choice_t *given, double activations, brute_t *brute)
+{
+    static const double shares[][2] = {{0, 0}, {0.5, 0}, {1, 0}, {1, 0.125}, {1, 0.5}, {1, 1}};
+    const int64_t share = o->train.global_batch / machine->n_ranks * o->train.sequence_ranks;
+    const int first = o->zero.offload == OFFLOAD_ALL                                                 ? 3
+                      : o->zero.offload != OFFLOAD_NONE || o->zero.update == ZERO_UPDATE_IN_BACKWARD ? 1
+                                                                                                     : 0;
+    const int n_shares = o->zero.offload == OFFLOAD_ALL ? 6 : o->zero.offload == OFFLOAD_OPTIMIZER ? 3 : 1;
+    for (int s = 0; s < n_shares; s++)
+        for (int stage = first; stage <= 3; stage++)
+            for (int recompute = activations > 0.0 ? RECOMPUTE_FULL : RECOMPUTE_NONE; recompute <= RECOMPUTE_FULL;
+                 recompute++)
+                for (int64_t micro = 1; micro <= share; micro++) {
+                    const fit_choice_t c = {.stage = stage,
+                                            .recompute = recompute,
+                                            .micro_batch = micro,
+                                            .keep = o->zero.keep,
+                                            .offload_ratio = shares[s][0],
+                                            .params_ratio = shares[s][1],
+                                            .activations = activations};
+                    const unsigned changes = changes_of(asked, o, given, &c);
+                    if (share % micro == 0 && !brute->fits[changes])
+                        brute->fits[changes] = try_settings(o, machine, &c).bytes <= budget;
+                }
+}
+
+/* Tries every combination of the other settings. */
+static void try_everything(const options_t *asked, const fit_machine_t *machine, uint64_t budget,
+                           const fit_choice_t *given, bool offloads, brute_t *brute)
+{
+    for (int i = 0; i < 24; i++) {
+        options_t o = *asked;
+        o.zero.offload = i / 8;
+        o.zero.keep = i & 1 ? 0 : given->keep;
+        o.zero.update = i & 2 ? ZERO_UPDATE_IN_BACKWARD : asked->zero.update;
+        o.train.grad_clip = i & 2 ? 0.0 : asked->train.grad_clip;
+        o.train.optimizer = i & 4 ? ZERO_OPTIMIZER_ADAMW8BIT : asked->train.optimizer;
+        if (o.zero.offload < asked->zero.offload || (o.zero.offload > asked->zero.offload && !offloads) ||
+            (i & 1 && given->keep == 0))
+            continue;
+        for (int quarters = 0; quarters <= (offloads ? 4 : 0); quarters++)
+            try_stages(asked, &o, machine, budget, given, quarters / 4.0, brute);
+    }
+}
+
+/* Tries the fewest ranks that can share sequences so that anything fits, with every offload and keep. */
+static void try_sequences(const options_t *asked, const fit_machine_t *machine, uint64_t budget,
+                          const fit_choice_t *given, brute_t *brute)
+{
+    for (int i = 0; i < 12; i++) {
+        options_t o = *asked;
+        bool fits = false;
+        o.zero.offload = i / 2 % 3;
+        o.zero.keep = i & 1 ? 0 : given->keep;
+        const int most_quarters = i / 6 ? 4 : 0;
+        if (((o.zero.offload > OFFLOAD_NONE || most_quarters > 0) && !machine->rates.is_gpu) ||
+            (i & 1 && given->keep == 0))
+            continue;
+        for (int64_t n = 2; n <= machine->n_ranks && !fits; n++) {
+            static brute_t shared;
+            shared = (brute_t){0};
+            o.train.sequence_ranks = n;
+            for (int quarters = 0; quarters <= most_quarters && machine->n_ranks % n == 0; quarters++)
+                try_stages(asked, &o, machine, budget, given, quarters / 4.0, &shared);
+            for (unsigned c = 0; c < CHANGES_ALL; c++) {
+                fits = fits || shared.fits[c];
+                brute->fits[c] = brute->fits[c] || shared.fits[c];
+            }
+        }
+    }
+}
+
+/* Returns how few changes are enough; 99: no number. with, without: changes to make, and not to. */
+static int fewest(const brute_t *brute, unsigned with, unsigned without)
+{
+    int least = 99;
+    for (unsigned c = 0; c < CHANGES_ALL; c++)
+        if (brute->fits[c] && (with == 0 || (c & with)) && !(c & without) && n_bits(c) < least)
+            least = n_bits(c);
+    return least;
+}
+
+/* Checks that what is advised is planned to the byte, fits, and changes what it says. */
+static void expect_planned(const options_t *asked, const fit_machine_t *machine, uint64_t budget,
+                           const fit_choice_t *given, const fit_advised_t *advised)
+{
+    options_t o = *asked;
+    const unsigned changes = advised->changes;
+    o.zero.offload = changes & FIT_CHANGES_OFFLOAD_PARAMS ? OFFLOAD_ALL
+                     : changes & FIT_CHANGES_OFFLOAD      ? OFFLOAD_OPTIMIZER
+                                                          : asked->zero.offload;
+    o.zero.update = changes & FIT_CHANGES_UPDATE ? ZERO_UPDATE_IN_BACKWARD : asked->zero.update;
+    o.train.grad_clip = changes & FIT_CHANGES_UPDATE ? 0.0 : asked->train.grad_clip;
+    o.train.optimizer = changes & FIT_CHANGES_OPTIMIZER ? ZERO_OPTIMIZER_ADAMW8BIT : asked->train.optimizer;
+    o.train.sequence_ranks = advised->sequence_ranks;
+    const tried_t t = try_settings(&o, machine, &advised->point.choice);
+    ck_assert_uint_eq(t.bytes, advised->point.bytes);
+    ck_assert_uint_le(t.bytes, budget);
+    ck_assert_uint_eq(changes, changes_of(asked, &o, given, &advised->point.choice));
+}
+
+/* Returns the least number of times the ranks with which a choice fits that takes little; 0: none of 16. */
+static int fewest_times(const options_t *asked, const fit_machine_t *machine, uint64_t budget)
+{
+    for (int n = 2; n <= 16; n++) {
+        options_t o = *asked;
+        fit_machine_t more = *machine;
+        more.n_ranks *= n;
+        o.train.global_batch *= n;
+        o.zero.keep = 0;
+        for (int stage = 0; stage <= 3; stage++)
+            for (int64_t micro = 1, share = asked->train.global_batch / machine->n_ranks; micro <= share; micro++)
+                if (share % micro == 0 && try_choice(&o, &more, stage, RECOMPUTE_FULL, micro).bytes <= budget)
+                    return n;
+    }
+    return 0;
+}
+
+/* Returns whether the fewest changes on more ranks are also enough without these. */
+static bool are_needless(const options_t *asked, const fit_machine_t *machine, uint64_t budget,
+                         const fit_choice_t *given, int times, const fit_advice_t *advice)
+{
+    static brute_t brute;
+    options_t o = *asked;
+    fit_machine_t more = *machine;
+    bool found = false;
+    more.n_ranks *= times;
+    o.train.global_batch *= times;
+    brute = (brute_t){0};
+    try_everything(&o, &more, budget, given, false, &brute);
+    const int least = fewest(&brute, 0, FIT_CHANGES_RESULTS | FIT_CHANGES_UPDATE);
+    for (unsigned c = 0; c < CHANGES_ALL; c++)
+        for (int i = 0; i < advice->n_points && brute.fits[c] && n_bits(c) == least; i++)
+            found = found || (advice->points[i].changes & ~c) == 0;
+    return found;
+}
+
+/* Random settings that do not fit, on CPUs and GPUs, in budgets between nearly nothing and what they take. */
+START_TEST(advice_is_that_of_brute_force)
+{
+    int n_points = 0, n_others = 0, n_shared = 0, n_more = 0, n_none = 0;
+    uint64_t random = 40;
+    for (int round = 0; round < 96; round++) {
+        static const int64_t micros[] = {1, 2, 3, 4, 6, 12};
+        fit_case_t c = case_of((int)(support_random(&random) % N_SEARCHES), round % 2 ? ON_GPU : ON_CPU);
+        c.n_ranks = 1 + (int)(support_random(&random) % 4);
+        options_t o = options_of(&c);
+        fit_machine_t machine = machine_of(&c);
+        o.zero.stage = (int64_t)(support_random(&random) % 4);
+        o.model.recompute = (int)(support_random(&random) % 3);
+        o.train.micro_batch = micros[support_random(&random) % 6];
+        if (round % 4 == 1) { /* long sequences, one a rank */
+            o.model.seq_len = 4096;
+            o.model.positions = o.model.arch == ARCH_GPT2 ? o.model.seq_len : 0;
+            o.train.global_batch = c.n_ranks;
+            o.train.micro_batch = 1;
+        }
+        o.zero.keep = o.zero.stage == 3 && round % 3 == 0 ? 2 : 0;
+        o.train.grad_clip = round % 4 < 2 ? 1.0 : 0.0;
+        const fit_choice_t choice = fit_choice_of(&o);
+        const uint64_t needed = try_settings(&o, &machine, &choice).bytes;
+        const uint64_t budget =
+            (uint64_t)((0.2 + 0.79 * (double)(support_random(&random) % 1000) / 1000.0) * (double)needed);
+        static brute_t brute;
+        brute = (brute_t){0};
+        try_everything(&o, &machine, budget, &choice, machine.rates.is_gpu, &brute);
+        try_sequences(&o, &machine, budget, &choice, &brute);
+        fit_point_t given;
+        fit_advice_t advice;
+        fit_t *fit = open_fit(&o, &machine, budget);
+        ck_assert_int_eq(fit_evaluate(fit, &choice, &given), ZERO_OK);
+        ck_assert(!given.fits);
+        ck_assert_int_eq(fit_advise(fit, &given, &advice), ZERO_OK);
+        int least = 99;
+        for (int i = 0; i < advice.n_points; i++) {
+            expect_planned(&o, &machine, budget, &choice, &advice.points[i]);
+            ck_assert(!(advice.points[i].changes & FIT_CHANGES_RESULTS));
+            ck_assert(i == 0 || advice.points[i - 1].point.time.total <= advice.points[i].point.time.total);
+            least = n_bits(advice.points[i].changes) < least ? n_bits(advice.points[i].changes) : least;
+        }
+        ck_assert_int_eq(least, fewest(&brute, 0, FIT_CHANGES_RESULTS));
+        const unsigned host = FIT_CHANGES_OFFLOAD | FIT_CHANGES_ACTIVATIONS;
+        const bool fits_without = fewest(&brute, 0, FIT_CHANGES_RESULTS | host) < 99;
+        int other = fewest(&brute, FIT_CHANGES_RESULTS, host);
+        if (other == 99 && least == 99)
+            other = fewest(&brute, FIT_CHANGES_RESULTS, 0);
+        ck_assert_int_eq(advice.other.changes ? n_bits(advice.other.changes) : 99, fits_without ? 99 : other);
+        if (advice.other.changes)
+            expect_planned(&o, &machine, budget, &choice, &advice.other);
+        const int times = fewest_times(&o, &machine, budget);
+        if (advice.n_ranks > 0 && advice.n_ranks <= 16 * c.n_ranks)
+            ck_assert_int_eq(times * c.n_ranks, advice.n_ranks);
+        else if (times > 0)
+            ck_assert(are_needless(&o, &machine, budget, &choice, times, &advice));
+        n_shared += (advice.other.changes & FIT_CHANGES_SEQUENCES) != 0;
+        n_points += advice.n_points, n_others += advice.other.changes != 0, n_more += advice.n_ranks > 0;
+        n_none += advice.n_points == 0;
+        fit_destroy(fit);
+    }
+    printf("of 96 cases: %d changes, %d that change the results, %d by sharing sequences, %d with more ranks; %d "
+           "without\n",
+           n_points, n_others, n_shared, n_more, n_none);
+    ck_assert(n_points > 80 && n_others > 10 && n_shared > 1 && n_more > 50 && n_none > 10);
+}
+END_TEST
+
 START_TEST(advice_fits_and_is_by_time)
 {
     fit_case_t c = case_of(2 + _i, ON_CPU); /* GPT-2 and Llama, two and four ranks */
@@ -71,15 +320,15 @@ START_TEST(advice_fits_and_is_by_time)
     ck_assert_int_eq(fit_advise(fit, &given, &advice), ZERO_OK);
     ck_assert_int_ge(advice.n_points, 1);
     for (int i = 0; i < advice.n_points; i++) {
-        const fit_choice_t *a = &advice.points[i].choice;
+        const fit_choice_t *a = &advice.points[i].point.choice;
         tried_t t = try_mix(&o, &machine, *a);
-        ck_assert_uint_eq(t.bytes, advice.points[i].bytes);
+        ck_assert_uint_eq(t.bytes, advice.points[i].point.bytes);
         ck_assert_uint_le(t.bytes, fit->budget);
-        ck_assert(i == 0 || advice.points[i - 1].time.total <= advice.points[i].time.total);
+        ck_assert(i == 0 || advice.points[i - 1].point.time.total <= advice.points[i].point.time.total);
     }
     /* The first is the fastest that fits, unless one with fewer changes takes at most 2% longer. */
     const tried_t *fastest = best_of(tried, n, fit->budget);
-    ck_assert_double_le(advice.points[0].time.total, 1.03 * fastest->ms);
+    ck_assert_double_le(advice.points[0].point.time.total, 1.03 * fastest->ms);
     fit_destroy(fit);
 }
 END_TEST
@@ -108,9 +357,38 @@ START_TEST(more_ranks_are_advised_where_they_help)
     ck_assert_int_eq(fit_advise(fit, &given, &advice), ZERO_OK);
     ck_assert_int_eq(advice.n_points, 0);
     ck_assert_int_eq(advice.n_ranks, 4);
-    ck_assert_uint_eq(advice.on_ranks.bytes, on_four.bytes);
-    ck_assert_double_eq_tol(advice.on_ranks.time.total, on_four.ms, 1e-9 * on_four.ms);
+    ck_assert_uint_eq(advice.on_ranks.point.bytes, on_four.bytes);
+    ck_assert_double_eq_tol(advice.on_ranks.point.time.total, on_four.ms, 1e-9 * on_four.ms);
     fit_destroy(fit);
+}
+END_TEST
+
+/* 126 layers, as Llama 3.1 405B has, on a rank that has too little, and far too little. */
+START_TEST(advice_for_the_largest_model_takes_less_than_a_second)
+{
+    fit_case_t c = {.arch = ARCH_LLAMA, .n_ranks = 1, .dtype = ZERO_BF16, .open = _i % 2 ? ON_GPU : ON_CPU};
+    options_t o = options_of(&c);
+    fit_machine_t machine = machine_of(&c);
+    fit_point_t given;
+    fit_advice_t advice;
+    o.model.layers = 126;
+    o.zero.stage = 3;
+    o.model.recompute = RECOMPUTE_NONE;
+    o.train.micro_batch = 12;
+    o.train.grad_clip = _i < 2 ? 1.0 : 0.0;
+    const fit_choice_t choice = fit_choice_of(&o);
+    static const double parts[] = {0.9, 0.5, 0.1, 0.04, 0.02};
+    for (int i = 0; i < 5; i++) {
+        const uint64_t budget = (uint64_t)(parts[i] * (double)try_settings(&o, &machine, &choice).bytes);
+        fit_t *fit = open_fit(&o, &machine, budget);
+        ck_assert_int_eq(fit_evaluate(fit, &choice, &given), ZERO_OK);
+        const double begin = cpu_seconds();
+        ck_assert_int_eq(fit_advise(fit, &given, &advice), ZERO_OK);
+        const double seconds = cpu_seconds() - begin;
+        printf("%d, %g: %.3f s, %d changes, %d ranks\n", _i, parts[i], seconds, advice.n_points, advice.n_ranks);
+        ck_assert_double_lt(seconds, IN_SECONDS);
+        fit_destroy(fit);
+    }
 }
 END_TEST
 
@@ -120,8 +398,10 @@ static Suite *suite(void)
     TCase *c = tcase_create("advice");
     tcase_set_timeout(c, 240);
     tcase_add_test(c, one_more_of_the_largest_does_not_fit);
+    tcase_add_test(c, advice_is_that_of_brute_force);
     tcase_add_loop_test(c, advice_fits_and_is_by_time, 0, 4);
     tcase_add_test(c, more_ranks_are_advised_where_they_help);
+    tcase_add_loop_test(c, advice_for_the_largest_model_takes_less_than_a_second, 0, 4);
     suite_add_tcase(s, c);
     return s;
 }

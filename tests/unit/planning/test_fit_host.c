@@ -7,7 +7,7 @@
 
 #include "tests/support/support.h"
 #include "train/options/options_table.h"
-#include "train/planning/solve.h"
+#include "train/planning/advice.h"
 #include "zero/plan/layout.h"
 #include "zero/plan/plan.h"
 
@@ -319,14 +319,14 @@ START_TEST(a_host_that_has_less_than_the_gpu_is_enough_for_14b)
 END_TEST
 
 /* With less and less room on the device, inputs of blocks leave first, a quarter at a time, then parameters. What is
- * chosen fits, and nothing leaves without need. */
+ * chosen fits, and nothing leaves without need. With recompute = auto blocks recompute all once inputs leave. */
 START_TEST(activations_leave_before_parameters)
 {
     config_t c = config_of(0);
     c.arch = ARCH_LLAMA;
     c.layers = 64;
     options_t o = options_of(&c);
-    o.model.recompute = RECOMPUTE_FULL;
+    o.model.recompute = _i ? RECOMPUTE_AUTO : RECOMPUTE_FULL;
     o.train.micro_batch = o.train.global_batch = 64;
     o.zero.stage = 3;
     o.zero.offload = OFFLOAD_ALL;
@@ -342,6 +342,7 @@ START_TEST(activations_leave_before_parameters)
             const bool inputs = p->choice.activations > 0.0, params = p->choice.params_ratio > 0.0;
             ck_assert(p->bytes <= budget && (!params || p->choice.activations == 1.0));
             ck_assert((p->memory.pinned_bytes > 0) == (inputs || p->choice.offload_ratio > 0.0));
+            ck_assert(!inputs || (p->choice.recompute == RECOMPUTE_FULL && !fit_is_mixed(&p->choice)));
             n_none += !inputs && !params;
             n_inputs += inputs && !params;
             n_params += params;
@@ -353,13 +354,104 @@ START_TEST(activations_leave_before_parameters)
 }
 END_TEST
 
+/* Returns whether the options, with what they leave auto, fit. */
+static bool fits_with(const options_t *o, const config_t *c, uint64_t budget)
+{
+    fit_result_t result = {0};
+    fit_t *fit = open_fit(o, c, budget, FIT_HOST_UNKNOWN);
+    ck_assert_int_eq(fit_solve(fit, &result), ZERO_OK);
+    free(result.points);
+    fit_destroy(fit);
+    return result.best >= 0;
+}
+
+/* Returns the options with what is advised, as a user would set it. */
+static options_t with_advice(const options_t *asked, const fit_advised_t *advised, int n_ranks)
+{
+    options_t o = *asked;
+    const unsigned changes = advised->changes;
+    o.zero.stage = advised->point.choice.stage;
+    o.model.recompute = RECOMPUTE_AUTO;
+    o.train.micro_batch = advised->point.choice.micro_batch;
+    if (changes & FIT_CHANGES_OFFLOAD)
+        o.zero.offload_ratio = o.zero.offload_params_ratio = (double)ZERO_OFFLOAD_AUTO;
+    o.zero.offload = changes & FIT_CHANGES_OFFLOAD_PARAMS ? OFFLOAD_ALL
+                     : changes & FIT_CHANGES_OFFLOAD      ? OFFLOAD_OPTIMIZER
+                                                          : OFFLOAD_NONE;
+    if (changes & FIT_CHANGES_ACTIVATIONS)
+        o.model.offload_activations = (double)ZERO_OFFLOAD_AUTO;
+    o.train.optimizer = changes & FIT_CHANGES_OPTIMIZER ? ZERO_OPTIMIZER_ADAMW8BIT : asked->train.optimizer;
+    if (changes & FIT_CHANGES_UPDATE) {
+        o.zero.update = ZERO_UPDATE_IN_BACKWARD;
+        o.train.grad_clip = 0.0;
+    }
+    o.train.sequence_ranks = advised->sequence_ranks;
+    ck_assert_int_eq(options_resolve(&o, n_ranks), ZERO_OK);
+    return o;
+}
+
+/* Long sequences in less and less room. What is advised fits, if it is set. Inputs of blocks are to leave where
+ * nothing less is enough, and ranks are to share sequences where the results would change in any case. */
+START_TEST(advice_for_long_sequences)
+{
+    int n_inputs = 0, n_shared = 0;
+    config_t c = config_of(0);
+    c.arch = ARCH_LLAMA;
+    c.layers = 24;
+    c.n_ranks = c.ranks_per_host = 4;
+    c.stage = 3;
+    options_t o = options_of(&c);
+    o.zero.offload = OFFLOAD_NONE;
+    o.model.seq_len = 16384;
+    o.model.recompute = RECOMPUTE_NONE;
+    o.train.micro_batch = 1;
+    o.train.asked_global = o.train.global_batch;
+    ck_assert_int_eq(options_resolve(&o, c.n_ranks), ZERO_OK);
+    const fit_choice_t choice = fit_choice_of(&o);
+    options_t leaves = o;
+    leaves.model.recompute = RECOMPUTE_AUTO;
+    leaves.zero.stage = STAGE_AUTO;
+    for (uint64_t budget = 4 * GIB; budget > GIB / 8; budget -= budget / 16) {
+        fit_point_t given;
+        fit_advice_t advice;
+        fit_t *fit = open_fit(&o, &c, budget, FIT_HOST_UNKNOWN);
+        ck_assert_int_eq(fit_evaluate(fit, &choice, &given), ZERO_OK);
+        if (!given.fits) {
+            ck_assert_int_eq(fit_advise(fit, &given, &advice), ZERO_OK);
+            unsigned all = 0;
+            for (int i = 0; i < advice.n_points; i++) {
+                const options_t set = with_advice(&o, &advice.points[i], c.n_ranks);
+                ck_assert(fits_with(&set, &c, budget));
+                all |= advice.points[i].changes;
+            }
+            if (advice.other.changes) {
+                const options_t set = with_advice(&o, &advice.other, c.n_ranks);
+                ck_assert(fits_with(&set, &c, budget));
+                n_shared += (advice.other.changes & FIT_CHANGES_SEQUENCES) != 0;
+            }
+            leaves.model.offload_activations = 0.0;
+            const bool fits_inside = fits_with(&leaves, &c, budget);
+            leaves.model.offload_activations = (double)ZERO_OFFLOAD_AUTO;
+            if (!fits_inside && fits_with(&leaves, &c, budget)) {
+                ck_assert_msg(all & FIT_CHANGES_ACTIVATIONS, "%.3f GiB: %x", (double)budget / 0x1p30, all);
+                n_inputs++;
+            }
+        }
+        fit_destroy(fit);
+    }
+    printf("inputs leave in %d budgets, ranks share sequences in %d\n", n_inputs, n_shared);
+    ck_assert(n_inputs > 2 && n_shared > 2);
+}
+END_TEST
+
 static Suite *suite(void)
 {
     Suite *s = suite_create("fit_host");
     TCase *c = tcase_create("fit_host");
     tcase_set_timeout(c, 240);
     tcase_add_test(c, what_is_chosen_fits_the_host_and_what_is_refused_does_not);
-    tcase_add_test(c, activations_leave_before_parameters);
+    tcase_add_loop_test(c, activations_leave_before_parameters, 0, 2);
+    tcase_add_test(c, advice_for_long_sequences);
     tcase_add_test(c, a_host_that_has_less_than_the_gpu_is_enough_for_14b);
     suite_add_tcase(s, c);
     return s;

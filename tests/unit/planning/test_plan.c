@@ -193,6 +193,36 @@ START_TEST(checkpoints_take_the_disk_that_is_planned)
 }
 END_TEST
 
+/* What stage 0 does not have is planned for the others, as runs hold it, and refused of stage 0 itself. */
+START_TEST(settings_that_stage_0_lacks_are_planned_for_the_others)
+{
+    static const char *const settings[] = {"--set zero.gradients=bf16",
+                                           "--set zero.update=backward --set train.grad_clip=0"};
+    const char *setting = settings[_i];
+    support_output_t output;
+    char arguments[200], path[512];
+    snprintf(arguments, sizeof arguments, "--plan --json %s", setting);
+    json_t *plan = plan_json(2, arguments);
+    for (int stage = 1; stage <= 3; stage++) {
+        snprintf(arguments, sizeof arguments, "--stage %d --set checkpoint.dir= --set log.metrics=m.jsonl %s", stage,
+                 setting);
+        ck_assert_int_eq(run(&output, 2, arguments), 0);
+        support_output_free(&output);
+        snprintf(path, sizeof path, "%s/m.jsonl", scratch);
+        json_t *row = json_load_file(path, JSON_DISABLE_EOF_CHECK, NULL);
+        const json_t *held = json_object_get(json_object_get(row, "run"), "memory");
+        ck_assert_double_eq(number(held, "gradients"),
+                            number(json_object_get(stage_of(plan, stage), "memory"), "gradients"));
+        json_decref(row);
+    }
+    json_decref(plan);
+    snprintf(arguments, sizeof arguments, "--plan --stage 0 %s", setting);
+    ck_assert_int_eq(run(&output, 1, arguments), 2);
+    ck_assert_msg(strstr(output.err, "take stage 1, 2 or 3"), "%s", output.err);
+    support_output_free(&output);
+}
+END_TEST
+
 /* ---- settings that are auto ---- */
 
 #define AUTO "--set train.micro_batch=auto --set model.recompute=auto --set zero.stage=auto --set train.global_batch=24"
@@ -291,6 +321,7 @@ static Suite *suite(void)
     tcase_add_loop_test(c, table_people_and_json_say_the_same, 0, 2);
     tcase_add_test(c, what_the_plan_says_fits_runs);
     tcase_add_test(c, checkpoints_take_the_disk_that_is_planned);
+    tcase_add_loop_test(c, settings_that_stage_0_lacks_are_planned_for_the_others, 0, 2);
     suite_add_tcase(s, c);
     c = tcase_create("auto");
     tcase_set_timeout(c, 120);

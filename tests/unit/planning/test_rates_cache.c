@@ -1,7 +1,7 @@
 /* test_rates_cache.c - measured rates: what is kept is found again for the machine it is of, and for no other; a file
  * that cannot be used costs a line; zerotrain calibrate fills it, and fit reads it.
  */
-#include "train/planning/rates_cache.h"
+#include "train/rates/rates_cache.h"
 
 #include <dirent.h>
 #include <jansson.h>

@@ -7,7 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "tests/support/fp64_model.h"
+#include "tests/support/fp64/fp64_model.h"
 #include "tests/support/support.h"
 #include "tests/support/trainer.h"
 
@@ -16,7 +16,7 @@ typedef struct sizes {
     int64_t layers, dim, heads, kv_heads, ffn_dim, vocab_size, seq_len, n_batch; /* kv_heads, ffn_dim 0: the default */
     int recompute, fp8;
     int64_t head_dim; /* 0: dim / heads */
-    bool tied, scaled;
+    bool tied, scaled, keep_attention;
     bool documents;            /* sequences of several, which are apart */
     int64_t window, positions; /* positions 0: seq_len */
 } sizes_t;
@@ -145,6 +145,7 @@ static inline fixture_t *fixture_open(sizes_t sizes, zero_dtype_t precision)
     f->options.model.window = sizes.window;
     f->options.model.positions = sizes.positions;
     f->options.model.recompute = sizes.recompute;
+    f->options.model.keep_attention = sizes.keep_attention;
     f->options.train.fp8 = sizes.fp8;
     f->options.model.norm_eps = 1e-4; /* neither is the default */
     f->options.model.rope_theta = 100.0;

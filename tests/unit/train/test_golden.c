@@ -10,7 +10,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "tests/support/fp64_model.h"
+#include "tests/support/fp64/fp64_model.h"
 #include "tests/support/support.h"
 #include "tests/support/trainer.h"
 #include "train/data/data.h"

@@ -17,7 +17,7 @@
 #define LOSS_TOLERANCE 2e-7
 /* Of the largest logit: sums of 36 products. We measured 6e-7. */
 #define LOGIT_TOLERANCE 5e-6
-#define N_SAMPLED 64 /* elements of each tensor */
+#define N_SAMPLED 16 /* elements of each tensor; directions see the others */
 #define N_DIRECTIONS 3
 
 /* Odd everywhere: head_dim 12 and 6, rows 34, nothing a multiple of a vector. */
@@ -195,12 +195,20 @@ static void check_direction(fixture_t *f, size_t t, const tensor_check_t *check)
     free(direction);
 }
 
+/* Sets the kinds of recomputation, of which full comes with attention and without. */
+enum { N_KINDS = RECOMPUTE_FULL + 2 };
+static void set_kind(sizes_t *sizes, int kind)
+{
+    sizes->recompute = kind <= RECOMPUTE_FULL ? kind : RECOMPUTE_FULL;
+    sizes->keep_attention = kind > RECOMPUTE_FULL;
+}
+
 /* Documents or not, and every recompute. */
 START_TEST(every_gradient_is_that_of_central_differences)
 {
     sizes_t sizes = tiny[_i % N_ARCHS];
     sizes.documents = _i / N_ARCHS % 2;
-    sizes.recompute = _i / N_ARCHS / 2;
+    set_kind(&sizes, _i / N_ARCHS / 2);
     fixture_t *f = fixture_open(sizes, ZERO_FP32);
     double worst = 0.0;
     train(f);
@@ -273,9 +281,9 @@ static size_t idle_bytes(const zero_engine_t *engine)
 /* With each kind of recomputation, without fp8 and with it: only activations that are not in use may be lent. */
 START_TEST(activations_matter_in_their_span_alone)
 {
-    bool fp8 = _i / N_ARCHS >= 3;
+    bool fp8 = _i / N_ARCHS >= N_KINDS;
     sizes_t sizes = fp8 ? even[_i % N_ARCHS] : odd[_i % N_ARCHS];
-    sizes.recompute = _i / N_ARCHS % 3;
+    set_kind(&sizes, _i / N_ARCHS % N_KINDS);
     sizes.fp8 = fp8 ? FP8_LINEAR : FP8_NONE;
     zero_dtype_t precision = fp8 ? ZERO_BF16 : ZERO_FP32;
     fixture_t *f = fixture_open(sizes, precision), *poisoned = fixture_open(sizes, precision);
@@ -295,6 +303,32 @@ START_TEST(activations_matter_in_their_span_alone)
 }
 END_TEST
 
+static int n_attentions;
+
+static zero_status_t count_attention(zero_model_context_t *ctx, void *out, float *logsumexp, const void *qkv,
+                                     const zero_mask_t *mask, const zero_attention_shape_t *shape)
+{
+    n_attentions++;
+    return zero_model_kernels_cpu()->attention(ctx, out, logsumexp, qkv, mask, shape);
+}
+
+/* Of each layer once in forward and, if all is computed again, once in backward. */
+START_TEST(attention_that_is_kept_is_not_computed_again)
+{
+    sizes_t sizes = odd[_i / N_KINDS];
+    const int kind = _i % N_KINDS;
+    set_kind(&sizes, kind);
+    fixture_t *f = fixture_open(sizes, ZERO_FP32);
+    zero_model_kernels_t kernels = *f->trainer.model.kernels;
+    kernels.attention = count_attention;
+    f->trainer.model.kernels = &kernels;
+    n_attentions = 0;
+    train(f);
+    ck_assert_int_eq(n_attentions, (kind == RECOMPUTE_FULL ? 2 : 1) * (int)sizes.layers);
+    fixture_close(f);
+}
+END_TEST
+
 static Suite *suite(void)
 {
     Suite *s = suite_create("model");
@@ -303,9 +337,10 @@ static Suite *suite(void)
     tcase_add_loop_test(passes, loss_is_that_of_plain_fp64, 0, N_CASES);
     tcase_add_loop_test(passes, loss_within_documents_is_that_of_plain_fp64, 0, N_CASES);
     tcase_add_loop_test(passes, logits_are_those_of_plain_fp64, 0, N_CASES);
-    tcase_add_loop_test(passes, every_gradient_is_that_of_central_differences, 0, 3 * 2 * N_ARCHS);
+    tcase_add_loop_test(passes, every_gradient_is_that_of_central_differences, 0, N_KINDS * 2 * N_ARCHS);
     tcase_add_loop_test(passes, gradients_of_odd_sizes_are_those_of_central_differences, 0, N_CASES);
-    tcase_add_loop_test(passes, activations_matter_in_their_span_alone, 0, 2 * 3 * N_ARCHS);
+    tcase_add_loop_test(passes, activations_matter_in_their_span_alone, 0, 2 * N_KINDS * N_ARCHS);
+    tcase_add_loop_test(passes, attention_that_is_kept_is_not_computed_again, 0, N_KINDS * N_ARCHS);
     suite_add_tcase(s, passes);
     return s;
 }

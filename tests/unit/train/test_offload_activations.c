@@ -90,7 +90,7 @@ static const struct {
     {"--set model.offload_activations=0.1 --set model.recompute=light", "need recompute = full, and block 0"},
     {"--set model.offload_activations=1 --set model.recompute=auto", "need recompute = full"},
     {"--set model.offload_activations=1.5", "offload_activations"},
-    {"--set model.offload_activations=auto --set model.recompute=light", "offload_activations = auto"},
+    {"--set model.offload_activations=auto --set model.recompute=light", "set recompute = full or auto"},
 };
 #define N_REFUSED ((int)(sizeof REFUSED / sizeof REFUSED[0]))
 

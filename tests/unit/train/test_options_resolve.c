@@ -61,6 +61,7 @@ START_TEST(contradictory_settings_are_refused)
         {"[checkpoint]\nevery = 5", 1, {"[checkpoint] every: 5", "[checkpoint] dir"}},
         {"[model]\nkv_heads = 2", 1, {"heads: 3 is not divisible by kv_heads = 2"}},
         {"[model]\nkv_heads = 1", 1, {"kv_heads", "gpt2"}},
+        {"[model]\nkeep_attention = true", 1, {"keep_attention", "recompute = none", "set recompute = full"}},
         {"steps = 1000000000000\nglobal_batch = 2147483647", 1, {"steps", "2147483647 sequences", "1024", "2.2e+24"}},
         {"micro_batch = 1048576\n[model]\nseq_len = 2048", 1, {"micro_batch", "1048576", "2048", "2^31 - 1"}},
     };
@@ -101,7 +102,7 @@ START_TEST(sizes_beyond_any_memory_are_refused)
     } cases[] = {{127, 1 << 24, 10000, 1 << 20, 16, 1, 1},
                  {127, 1 << 24, 1, 1, 1, 1 << 24, 1},
                  {127, 1 << 24, 1, 1, 1, 1, INT32_MAX},
-                 {127, 1 << 24, 1, 1 << 16, 1 << 16, 1, 1}};
+                 {127, 1 << 24, 10000, 1 << 16, 1 << 16, 1, 1}};
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
         options_t options = must_parse(MINIMAL, NULL);
         options.train.micro_batch = cases[i].micro_batch;
@@ -198,6 +199,99 @@ START_TEST(settings_that_the_device_lacks_are_refused)
 }
 END_TEST
 
+/* Nothing is silent: what is given without effect beside the other settings is named, and nothing else is. */
+START_TEST(settings_that_change_nothing_are_named)
+{
+    static const struct {
+        const char *given, *key, *besides; /* settings with which the key changes nothing, and with which it does */
+    } cases[] = {
+        {"model.tied=false", "[model] tied", "model.arch=llama"},
+        {"model.rope_theta=5e5", "[model] rope_theta", "model.arch=llama"},
+        {"model.rope=llama3", "[model] rope", "model.arch=llama"},
+        {"data.long_documents=drop", "[data] long_documents", "data.packing=fit"},
+        {"train.momentum=0.8", "[train] momentum", "train.optimizer=sgd"},
+        {"train.muon_momentum=0.9", "[train] muon_momentum", "train.optimizer=muon"},
+        {"train.muon_steps=6", "[train] muon_steps", "train.optimizer=muon"},
+        {"train.eval_batches=3", "[train] eval_batches", "data.val=b.txt"},
+        {"zero.offload_ratio=0.5", "[zero] offload_ratio", "zero.offload=optimizer"},
+        {"zero.offload_update=host", "[zero] offload_update", "zero.offload=optimizer"},
+        {"zero.offload_threads=2", "[zero] offload_threads", "zero.offload=optimizer"},
+        {"zero.offload_ram=0.2", "[zero] offload_ram", "zero.offload=optimizer"},
+        {"zero.overlap=false", "[zero] overlap", "device.type=cuda"},
+        {"device.graphs=false", "[device] graphs", "device.type=cuda"},
+        {"zero.reduce_every_micro_step=false", "[zero] reduce_every_micro_step", "zero.stage=1"},
+        {"checkpoint.keep=3", "[checkpoint] keep", "checkpoint.dir=ck"},
+        {"checkpoint.async=false", "[checkpoint] async", "checkpoint.dir=ck"},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++)
+        for (int has_effect = 0; has_effect < 2; has_effect++) {
+            const char *settings[] = {"--set", cases[i].given, has_effect ? "--set" : NULL, cases[i].besides, NULL};
+            options_t options = must_parse(MINIMAL, settings);
+            if (options.device.type == ZERO_DEVICE_AUTO)
+                options.device.type = ZERO_DEVICE_CPU;
+            for (int v = 0; v < OPTIONS_MAX_VAL_SETS; v++)
+                options.data.val_packing[v] = PACKING_CUT;
+            if (options.data.packing == PACKING_AUTO)
+                options.data.packing = PACKING_CUT;
+            capture_begin();
+            options_report_idle(&options);
+            const char *said = capture_end();
+            if (has_effect)
+                ck_assert_msg(said[0] == 0, "%s with %s: %s", cases[i].given, cases[i].besides, said);
+            else
+                expect_line(said, (const char *[]){cases[i].key, "changes nothing here: ", NULL});
+        }
+}
+END_TEST
+
+START_TEST(a_last_step_beyond_the_run_is_named)
+{
+    static const char *const given[] = {"1000", "1001"};
+    for (int i = 0; i < 2; i++) {
+        options_t options = must_parse(MINIMAL, ARGUMENTS("--steps", given[i]));
+        capture_begin();
+        options_report_idle(&options);
+        const char *said = capture_end();
+        if (i == 0)
+            ck_assert_str_eq(said, "");
+        else
+            expect_line(said, (const char *[]){"--steps 1001 changes nothing here", "[train] steps = 1000", NULL});
+    }
+}
+END_TEST
+
+/* What one optimizer has, another lacks. */
+START_TEST(settings_of_another_optimizer_are_named)
+{
+    static const char *const settings[] = {"beta1", "beta2", "eps", "momentum", "muon_momentum", "muon_steps"};
+    static const struct {
+        const char *name, *has[5];
+    } optimizers[] = {
+        {"adamw", {"beta1", "beta2", "eps"}}, {"adamw8bit", {"beta1", "beta2", "eps"}},
+        {"lion", {"beta1", "beta2"}},         {"sgd", {"momentum"}},
+        {"nesterov", {"momentum"}},           {"muon", {"beta1", "beta2", "eps", "muon_momentum", "muon_steps"}}};
+    for (size_t i = 0; i < sizeof optimizers / sizeof optimizers[0]; i++) {
+        char text[500], line[100];
+        snprintf(text, sizeof text,
+                 MINIMAL "[train]\noptimizer = %s\nschedule = constant\nmin_lr = 0\nbeta1 = 0.5\n"
+                         "beta2 = 0.5\neps = 1e-9\nmomentum = 0.5\nmuon_momentum = 0.5\nmuon_steps = 3\n",
+                 optimizers[i].name);
+        options_t options = must_parse(text, NULL);
+        capture_begin();
+        options_report_idle(&options);
+        const char *said = capture_end();
+        ck_assert_msg(strstr(said, "[train] min_lr changes nothing here: schedule = constant") != NULL, "%s", said);
+        for (size_t k = 0; k < sizeof settings / sizeof settings[0]; k++) {
+            bool has = false;
+            for (size_t h = 0; h < 5 && optimizers[i].has[h]; h++)
+                has = has || strcmp(optimizers[i].has[h], settings[k]) == 0;
+            snprintf(line, sizeof line, "[train] %s changes nothing here: ", settings[k]);
+            ck_assert_msg((strstr(said, line) == NULL) == has, "%s, %s: %s", optimizers[i].name, settings[k], said);
+        }
+    }
+}
+END_TEST
+
 static Suite *suite(void)
 {
     Suite *s = suite_create("options_resolve");
@@ -211,6 +305,9 @@ static Suite *suite(void)
     tcase_add_test(c, sizes_beyond_any_memory_are_refused);
     tcase_add_test(c, sizes_and_rates_are_derived_by_architecture);
     tcase_add_test(c, heads_and_scaled_positions_must_fit);
+    tcase_add_test(c, settings_that_change_nothing_are_named);
+    tcase_add_test(c, settings_of_another_optimizer_are_named);
+    tcase_add_test(c, a_last_step_beyond_the_run_is_named);
     suite_add_tcase(s, c);
     return s;
 }

@@ -82,24 +82,9 @@ static int shell(const char *command)
     return support_run(NULL, RUN_LIMIT_S, "cd %s && %s", root, command);
 }
 
-/* step, loss and grad_norm of every row; for free(). */
-static char *rows_of(const char *name)
-{
-    char *text = support_read_file(path_of(name), NULL), *rest = text;
-    char *rows = calloc(1, strlen(text) + 1);
-    for (char *line; (line = strsep(&rest, "\n")) && line[0];) {
-        char *end = strstr(line, ", \"lr\"");
-        ck_assert_msg(end != NULL, "%s", line);
-        *end = 0;
-        strcat(strcat(rows, line), "\n");
-    }
-    free(text);
-    return rows;
-}
-
 static void expect_same_rows(const char *what, const char *a, const char *b)
 {
-    char *rows_a = rows_of(a), *rows_b = rows_of(b);
+    char *rows_a = support_metric_rows(path_of(a)), *rows_b = support_metric_rows(path_of(b));
     ck_assert_uint_eq(support_count(rows_a, "\n"), N_STEPS);
     ck_assert_msg(strcmp(rows_a, rows_b) == 0, "%s:\n%s\nis not\n%s", what, rows_b, rows_a);
     free(rows_a);
@@ -427,6 +412,22 @@ static const struct {
      "--set checkpoint.memory_every=2 --set checkpoint.memory_dir=ck",
      2,
      {"memory_dir: 'ck'", "[checkpoint] dir"}},
+    {"the same by another path",
+     "true",
+     "--resume --set checkpoint.memory_every=2 --set checkpoint.memory_dir=./ck/../ck/",
+     2,
+     {"memory_dir: './ck/../ck/'", "[checkpoint] dir"}},
+    {"the same by a link",
+     "ln -s ck link",
+     "--overwrite --set checkpoint.memory_every=2 --set checkpoint.memory_dir=link",
+     2,
+     {"memory_dir: 'link'", "[checkpoint] dir"}},
+    {"the best checkpoint's directory for memory, too",
+     "true",
+     "--overwrite --set data.val=short.txt --set checkpoint.best=true --set checkpoint.memory_every=2 --set "
+     "checkpoint.memory_dir=ck/best",
+     2,
+     {"memory_dir: 'ck/best'", "whose checkpoints stay"}},
     {"another depth", "true", "--set model.layers=3 --resume", 2, {"[model] layers = 3", "made with 2"}},
     {"another architecture",
      "true",
@@ -534,6 +535,8 @@ static const struct {
     {"--resume --set train.steps=30 --set train.weight_decay=0 --set data.val=short.txt",
      "resume: data.val was , is short.txt; train.steps was 20, is 30; train.weight_decay was 0.1, is 0\n"},
     {"--resume --set train.global_batch=12", "resume: train.global_batch was 24, is 12\n"},
+    {"--resume --set train.micro_batch=6", "resume: train.micro_batch was 12, is 6\n"},
+    {"--resume --set zero.gradients=bf16", "resume: zero.gradients was fp32, is bf16\n"},
     {"--resume --set data.train=copy.txt", "resume: data.train was text.txt, is copy.txt\n"},
     {"--resume --force --set train.seed=7", "resume: train.seed was 1, is 7\n"},
     {"--resume --force --set data.train=text.txt,other.txt",
@@ -643,14 +646,16 @@ static Suite *suite(void)
     TCase *tc = tcase_create("resume");
     tcase_add_checked_fixture(tc, set_up, NULL);
     tcase_set_timeout(tc, 280);
+    TCase *lengthy = support_long_case(s, 280);
+    tcase_add_checked_fixture(lengthy, set_up, NULL);
     tcase_add_loop_test(tc, a_run_stopped_and_resumed_equals_one_never_stopped, 0, 3);
-    tcase_add_loop_test(tc, other_optimizers_resume_exactly_at_other_stages, 0, 3);
+    SUPPORT_ADD_LOOP(tc, lengthy, other_optimizers_resume_exactly_at_other_stages, 1, 3);
     tcase_add_test(tc, muon_resumes_exactly_at_other_stages_and_ranks);
-    tcase_add_test(tc, adamw8bit_resumes_exactly_at_other_stages_and_ranks);
+    tcase_add_test(lengthy, adamw8bit_resumes_exactly_at_other_stages_and_ranks);
     tcase_add_test(tc, a_run_in_fp8_resumes_exactly_and_says_if_that_has_changed);
     tcase_add_test(tc, one_rank_with_micro_steps_and_synchronous_saves_resumes_exactly);
-    tcase_add_test(tc, a_run_resumes_with_other_shard_groups);
-    tcase_add_loop_test(tc, another_number_of_ranks_resumes_with_the_same_bits, 0, 3);
+    tcase_add_test(lengthy, a_run_resumes_with_other_shard_groups);
+    SUPPORT_ADD_LOOP(tc, lengthy, another_number_of_ranks_resumes_with_the_same_bits, 2, 3);
     tcase_add_test(tc, metrics_read_as_one_run_though_later_rows_were_there);
     tcase_add_test(tc, a_run_that_is_over_has_nothing_to_resume);
     tcase_add_test(tc, saving_in_the_background_saves_the_same_bytes);
@@ -670,7 +675,7 @@ static Suite *suite(void)
     tcase_add_test(kept, times_of_files_do_not_decide_which_checkpoints_are_kept);
     tcase_add_test(kept, a_latest_that_dangles_does_not_hide_the_steps_beside_it);
     suite_add_tcase(s, kept);
-    TCase *elastic = tcase_create("elastic");
+    TCase *elastic = tcase_create(getenv("ZERO_TEST_SLOW") ? "long" : "elastic");
     tcase_add_checked_fixture(elastic, set_up, NULL);
     tcase_set_timeout(elastic, 280);
     tcase_add_test(elastic, a_run_killed_and_resumed_on_other_numbers_of_ranks_has_the_same_weights);

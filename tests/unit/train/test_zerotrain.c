@@ -3,7 +3,7 @@
 #include <math.h>
 #include <time.h>
 
-#include "tests/unit/train/event_file.h"
+#include "tests/unit/report/event_file.h"
 #include "tests/unit/train/zerotrain_runs.h"
 
 /* ---- Help, version, plan ---- */
@@ -189,6 +189,72 @@ START_TEST(metrics_have_every_field_with_its_type)
 }
 END_TEST
 
+/* Weights, configuration and nothing of the training's state; into a directory that was not there. */
+START_TEST(export_writes_the_model_alone)
+{
+    static const char *const gone[] = {"state.json", "manifest.json", "optimizer-00001-of-00001.safetensors"};
+    static const char *const same[] = {"config.json", "model-00001-of-00001.safetensors"};
+    char path[100];
+    expect_success(ALONE, "--steps 1 --set checkpoint.dir=exported_from cfg.ini");
+    expect_success(ALONE, "export exported_from exported");
+    for (int i = 0; i < 3; i++) {
+        snprintf(path, sizeof path, "exported_from/latest/%s", gone[i]);
+        ck_assert_msg(access(path_of(path), F_OK) == 0, "%s", path);
+        snprintf(path, sizeof path, "exported/%s", gone[i]);
+        ck_assert_msg(access(path_of(path), F_OK) != 0, "%s", path);
+    }
+    for (int i = 0; i < 2; i++) {
+        size_t n_want, n_got;
+        snprintf(path, sizeof path, "exported_from/latest/%s", same[i]);
+        char *want = support_read_file(path_of(path), &n_want);
+        snprintf(path, sizeof path, "exported/%s", same[i]);
+        char *got = support_read_file(path_of(path), &n_got);
+        ck_assert_uint_eq(n_got, n_want);
+        ck_assert_mem_eq(got, want, n_want);
+        free(got), free(want);
+    }
+}
+END_TEST
+
+/* A disk that is full, or a limit of files: one line, nothing is left, and the command can be given again. */
+START_TEST(an_export_that_fails_leaves_nothing)
+{
+    outcome_t outcome;
+    expect_success(ALONE, "--steps 1 --set checkpoint.dir=capped_from cfg.ini");
+    outcome.exit_code =
+        support_run(&outcome.output, RUN_LIMIT_S,
+                    "cd %s && ulimit -f 10 && exec %s/zerotrain export capped_from capped", scratch, support_build());
+    expect_exit(&outcome, 1);
+    ck_assert_msg(support_count(outcome.output.err, "\n") == 1 &&
+                      strstr(outcome.output.err, "capped.partial/model-00001-of-00001.safetensors': File too large"),
+                  "%s", outcome.output.err);
+    forget(&outcome);
+    ck_assert(!exists("capped.partial") && !exists("capped"));
+    expect_success(ALONE, "export capped_from capped");
+}
+END_TEST
+
+/* A model with more tokens trains on. tests/reference/grow.py compares its rows with transformers'. */
+START_TEST(export_grows_the_vocabulary)
+{
+    expect_success(ALONE, "--steps 1 --set checkpoint.dir=small cfg.ini");
+    expect_success(ALONE, "export --vocab-size 300 small grown");
+    char *config = support_read_file(path_of("grown/config.json"), NULL);
+    ck_assert_msg(strstr(config, "\"vocab_size\": 300"), "%s", config);
+    free(config);
+    expect_success(ALONE,
+                   "--steps 1 --set model.vocab_size=300 --set model.init=grown --set checkpoint.dir=grown_on cfg.ini");
+    outcome_t outcome = run(ALONE, "export --vocab-size 200 small smaller");
+    expect_exit(&outcome, 2);
+    ck_assert_msg(strstr(outcome.output.err, "--vocab-size 200: the model 'small/"), "%s", outcome.output.err);
+    forget(&outcome);
+    outcome = run(ALONE, "--set model.vocab_size=300 --set model.init=small --set checkpoint.dir=none cfg.ini");
+    expect_exit(&outcome, 2);
+    ck_assert_msg(strstr(outcome.output.err, "zerotrain export --vocab-size writes one"), "%s", outcome.output.err);
+    forget(&outcome);
+}
+END_TEST
+
 /* One file, whatever the ranks. Both round: the metrics to nine digits, the events to fp32. */
 START_TEST(tensorboard_events_equal_the_metrics)
 {
@@ -339,6 +405,9 @@ static Suite *suite(void)
     tcase_add_test(good, results_that_cannot_be_written_are_a_failure);
     tcase_add_loop_test(good, the_plan_adds_up_and_training_uses_what_it_says, 0, 2);
     tcase_add_loop_test(good, metrics_have_every_field_with_its_type, 0, 2);
+    tcase_add_test(good, export_writes_the_model_alone);
+    tcase_add_test(good, export_grows_the_vocabulary);
+    tcase_add_test(good, an_export_that_fails_leaves_nothing);
     tcase_add_loop_test(good, tensorboard_events_equal_the_metrics, 0, 2);
     tcase_add_loop_test(good, results_go_to_stdout_and_the_log_to_stderr, 0, 2);
     tcase_add_loop_test(good, a_sample_is_printed_once_as_text, 0, 2);

@@ -236,6 +236,27 @@ START_TEST(state_without_moments_starts_adamw_anew)
 }
 END_TEST
 
+/* t + 1 is an exponent in a divisor that would be 0: weights would not be finite. */
+START_TEST(a_step_count_that_would_overflow_is_refused)
+{
+    fixture_t f = fixture_create(1);
+    zero_step_result_t result;
+    int never = 0;
+    ck_assert_int_eq(zero_set_state(f.engine, false, fill_with_ones, &never), ZERO_OK);
+    ck_assert_int_eq(zero_set_adam_step(f.engine, UINT64_MAX), ZERO_ERROR_ARGUMENT);
+    ck_assert_int_eq(zero_set_adam_step(f.engine, INT64_MAX / 2 + 1), ZERO_ERROR_ARGUMENT);
+    ck_assert_uint_eq(zero_get_adam_step(f.engine), 0);
+    ck_assert_int_eq(zero_set_adam_step(f.engine, INT64_MAX / 2), ZERO_OK);
+    micro_step(&f, 0x3c00);
+    ck_assert_int_eq(zero_step(f.engine, 0.1f, NULL, NULL), ZERO_OK);
+    ck_assert_int_eq(zero_step_wait(f.engine, &result), ZERO_OK);
+    float stepped;
+    ck_assert_int_eq(zero_get_state(f.engine, take_first, &stepped), ZERO_OK);
+    ck_assert(isfinite(stepped) && stepped < 1.0f);
+    fixture_destroy(&f);
+}
+END_TEST
+
 /* A load that is refused before it writes anything leaves the state as it was. */
 START_TEST(weights_stay_if_nothing_was_written)
 {
@@ -376,6 +397,7 @@ static Suite *suite(void)
     tcase_add_test(one, a_learning_rate_that_is_not_finite_reaches_no_weight);
     tcase_add_test(one, weights_cannot_be_initialized_during_a_step);
     tcase_add_test(one, state_without_moments_starts_adamw_anew);
+    tcase_add_test(one, a_step_count_that_would_overflow_is_refused);
     tcase_add_test(one, weights_stay_if_nothing_was_written);
     tcase_add_test(one, a_save_during_a_step_is_refused);
     tcase_add_test(one, many_steps_without_finite_gradients_end_the_run);

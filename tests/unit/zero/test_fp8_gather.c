@@ -1,6 +1,6 @@
 /* test_fp8_gather.c - parameters that are gathered in fp8: where bytes are and when they move changes, and no bit of
  * the result. The programs (tests/mpi/engine_cases, tests/mpi/stream_cases) compute with the bytes that were gathered
- * (fp8=fp8) or with those that tests/support/fp8_reference.h makes of gathered bf16 parameters (fp8=bf16). */
+ * (fp8=fp8) or with those that tests/support/fp64/fp8_reference.h makes of gathered bf16 parameters (fp8=bf16). */
 #include "tests/support/stderr_capture.h"
 #include "tests/support/stream_runs.h"
 #include "zero.h"
@@ -383,19 +383,20 @@ END_TEST
 static Suite *suite(void)
 {
     Suite *s = suite_create("fp8_gather");
-    TCase *several = tcase_create("several ranks");
+    TCase *several = tcase_create("several ranks"), *lengthy = support_long_case(s, 300);
     tcase_set_timeout(several, 300);
-    tcase_add_loop_test(several, gathers_in_fp8_have_the_bits_of_bf16_at_every_stage, 0,
-                        (int)(sizeof rank_counts / sizeof rank_counts[0]));
+    SUPPORT_ADD_LOOP(several, lengthy, gathers_in_fp8_have_the_bits_of_bf16_at_every_stage, 2,
+                     (int)(sizeof rank_counts / sizeof rank_counts[0]));
     tcase_add_test(several, gathers_in_fp8_have_the_bits_of_bf16_however_they_travel);
-    tcase_add_loop_test(several, groups_that_gather_in_fp8_have_the_bits_of_bf16, 0, 2);
+    SUPPORT_ADD_LOOP(several, lengthy, groups_that_gather_in_fp8_have_the_bits_of_bf16, 1, 2);
     tcase_add_test(several, gathers_in_fp8_carry_half_the_bytes);
-    tcase_add_loop_test(several, streams_of_any_speed_give_the_bits_of_one_order, 0, 2);
-    tcase_add_test(several, groups_with_streams_of_any_speed_give_the_bits_of_one_order);
+    SUPPORT_ADD_LOOP(several, lengthy, streams_of_any_speed_give_the_bits_of_one_order, 1, 2);
+    tcase_add_test(lengthy, groups_with_streams_of_any_speed_give_the_bits_of_one_order);
     tcase_add_test(several, state_that_is_set_while_steps_are_under_way_gets_bytes_of_its_own);
     tcase_add_test(several, offloaded_units_are_cast_when_they_arrive);
     tcase_add_test(several, checkpoints_do_not_depend_on_gathers);
-    tcase_add_loop_test(several, a_missing_wait_is_found, 0, N_FAULTS);
+    tcase_add_loop_test(several, a_missing_wait_is_found, 0, 1);
+    tcase_add_loop_test(lengthy, a_missing_wait_is_found, 1, N_FAULTS);
     suite_add_tcase(s, several);
     TCase *one = tcase_create("one rank");
     tcase_set_timeout(one, 60);

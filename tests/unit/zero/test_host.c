@@ -8,7 +8,7 @@
 #include <string.h>
 
 #include "base/memory.h"
-#include "tests/support/async_device.h"
+#include "tests/support/async/async_device.h"
 #include "tests/support/checkpoint_session.h"
 #include "tests/support/stderr_capture.h"
 #include "tests/support/support.h"

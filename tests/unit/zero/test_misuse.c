@@ -295,6 +295,8 @@ START_TEST(settings_are_set_by_name_and_text)
         {"forward_only", "true", ""},
         {"offload_params", "auto", "all"},
         {"user_pinned_bytes", "7", "-7"},
+        {"update", "backward", "both"},
+        {"gradients", "bf16", "fp8"},
     };
     const zero_config_t start = zero_config_default();
     zero_config_t all = start;
@@ -318,6 +320,7 @@ START_TEST(settings_are_set_by_name_and_text)
     ck_assert(all.offload_buffer_bytes == 4096 && all.offload_threads == 2 && all.offload_ram == 0.75f);
     ck_assert(all.staging_bytes == 1048576 && all.user_bytes == 123 && all.check && all.forward_only);
     ck_assert(all.offload_params == ZERO_OFFLOAD_AUTO && all.user_pinned_bytes == 7);
+    ck_assert(all.update == ZERO_UPDATE_IN_BACKWARD && all.gradients == ZERO_BF16);
     ck_assert(!all.own_optimizer && !all.hooks);
     MUST(zero_config_set(&all, "zero.stage", "2"));
     ck_assert_int_eq(all.stage, 2);

@@ -257,22 +257,24 @@ END_TEST
 static Suite *suite(void)
 {
     Suite *s = suite_create("offload");
-    TCase *tcase = tcase_create("offload");
+    TCase *tcase = tcase_create("offload"), *lengthy = support_long_case(s, 300);
     tcase_set_timeout(tcase, 300);
-    tcase_add_loop_test(tcase, offload_changes_no_bit, 0, N_SETTINGS * N_UPDATES);
-    tcase_add_loop_test(tcase, offload_changes_no_bit_of_other_optimizers, 0, 4 * N_UPDATES);
+    SUPPORT_ADD_LOOP(tcase, lengthy, offload_changes_no_bit, N_UPDATES, N_SETTINGS * N_UPDATES);
+    SUPPORT_ADD_LOOP(tcase, lengthy, offload_changes_no_bit_of_other_optimizers, N_UPDATES, 4 * N_UPDATES);
     tcase_add_loop_test(tcase, offload_changes_no_bit_of_gradients_that_hooks_change, 0, N_UPDATES);
-    tcase_add_loop_test(tcase, offload_changes_no_bit_of_tensors_with_settings_of_their_own, 0, 2 * N_UPDATES);
+    SUPPORT_ADD_LOOP(tcase, lengthy, offload_changes_no_bit_of_tensors_with_settings_of_their_own, N_UPDATES,
+                     2 * N_UPDATES);
     tcase_add_loop_test(tcase, offload_with_accumulation_changes_no_bit, 0, N_UPDATES);
     tcase_add_loop_test(tcase, offload_auto_changes_no_bit, 0, N_UPDATES);
     tcase_add_loop_test(tcase, offload_changes_no_bit_with_chunks_or_sums_in_transit, 0, N_UPDATES);
-    tcase_add_loop_test(tcase, offload_changes_no_bit_in_two_hundred_steps, 0, N_UPDATES);
-    tcase_add_loop_test(tcase, offload_through_lent_activations_changes_no_bit, 0, N_SETTINGS);
-    tcase_add_loop_test(tcase, offloaded_state_read_between_steps_has_the_same_bits, 0, 3 * N_UPDATES);
+    SUPPORT_ADD_LOOP(tcase, lengthy, offload_through_lent_activations_changes_no_bit, 1, N_SETTINGS);
+    SUPPORT_ADD_LOOP(tcase, lengthy, offloaded_state_read_between_steps_has_the_same_bits, N_UPDATES, 3 * N_UPDATES);
     tcase_add_loop_test(tcase, cancelled_passes_with_offload_change_no_bit, 0, N_UPDATES);
     tcase_add_test(tcase, the_host_updates_if_its_memory_is_not_pinned);
     tcase_add_loop_test(tcase, checkpoints_do_not_depend_on_where_the_update_ran, 0, 3);
-    tcase_add_loop_test(tcase, a_missing_wait_is_found, 0, N_FAULTS);
+    tcase_add_loop_test(tcase, a_missing_wait_is_found, 0, 1);
+    tcase_add_loop_test(lengthy, a_missing_wait_is_found, 1, N_FAULTS);
+    tcase_add_loop_test(lengthy, offload_changes_no_bit_in_two_hundred_steps, 0, N_UPDATES);
     suite_add_tcase(s, tcase);
     return s;
 }

@@ -479,7 +479,7 @@ END_TEST
 
 /* Micro-batches of two sequences: 12 in a step, in whose order all sums are taken. Every number of ranks occurs with
  * stages, transports and prefetch that others do not have. With ZERO_TEST_SLOW every number of ranks runs at every
- * stage and over both transports (part `elastic` of launch/check), and the last row, too. */
+ * stage and over both transports (part `long` of launch/check), and the last row, too. */
 #define TWELVE                                                                                                         \
     "--set train.micro_batch=2 --set train.eval_every=9 --set data.val=%s/val.txt --set train.precision=%s %s "
 
@@ -571,20 +571,22 @@ static Suite *suite(void)
     TCase *promises = tcase_create("bits");
     tcase_add_checked_fixture(promises, set_up, NULL);
     tcase_set_timeout(promises, 10 * RUN_LIMIT_S);
+    TCase *lengthy = support_long_case(suite, 12 * RUN_LIMIT_S);
+    tcase_add_checked_fixture(lengthy, set_up, NULL);
     tcase_add_loop_test(promises, every_stage_and_prefetch_gives_the_same_bits, 0, N_CASES);
-    tcase_add_loop_test(promises, llama_has_the_same_bits_at_every_stage_and_recomputation, 0, 3);
-    tcase_add_loop_test(promises, two_runs_give_equal_bits, 0, 2);
+    SUPPORT_ADD_LOOP(promises, lengthy, llama_has_the_same_bits_at_every_stage_and_recomputation, 1, 3);
+    SUPPORT_ADD_LOOP(promises, lengthy, two_runs_give_equal_bits, 1, 2);
     tcase_add_test(promises, another_seed_rate_or_precision_gives_other_losses);
     tcase_add_loop_test(promises, recomputing_gives_the_same_bits, 0, 2);
     tcase_add_test(promises, nccl_reduction_changes_nothing_on_the_cpu);
     tcase_add_test(promises, shard_groups_give_the_same_bits);
     tcase_add_loop_test(promises, messages_give_the_bits_of_shared_memory, 0, 2);
-    tcase_add_loop_test(promises, accumulating_gives_the_same_bits_where_it_is_promised, 0, 4);
+    SUPPORT_ADD_LOOP(promises, lengthy, accumulating_gives_the_same_bits_where_it_is_promised, 2, 4);
     tcase_add_test(promises, settings_of_stage_3_are_named_at_others);
     tcase_add_test(promises, bits_that_depend_on_ranks_are_named);
     tcase_add_test(promises, evaluating_and_sampling_change_nothing_and_agree_over_stages);
     suite_add_tcase(suite, promises);
-    TCase *elastic = tcase_create("elastic");
+    TCase *elastic = tcase_create(getenv("ZERO_TEST_SLOW") ? "long" : "elastic");
     tcase_add_checked_fixture(elastic, set_up, NULL);
     tcase_set_timeout(elastic, 10 * RUN_LIMIT_S);
     tcase_add_loop_test(elastic, any_number_of_ranks_gives_the_same_bits, 0,
@@ -593,7 +595,7 @@ static Suite *suite(void)
     TCase *fp8 = tcase_create("fp8");
     tcase_add_checked_fixture(fp8, set_up, NULL);
     tcase_set_timeout(fp8, 12 * RUN_LIMIT_S);
-    tcase_add_loop_test(fp8, fp8_has_the_same_bits_at_every_stage_prefetch_gather_and_recomputation, 0, 3 * 2);
+    SUPPORT_ADD_LOOP(fp8, lengthy, fp8_has_the_same_bits_at_every_stage_prefetch_gather_and_recomputation, 2, 3 * 2);
     suite_add_tcase(suite, fp8);
     return suite;
 }

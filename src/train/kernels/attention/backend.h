@@ -25,17 +25,24 @@ typedef struct zero_attention_backend {
                               void *dqkv, const void *dout, const void *qkv, const void *out, const float *logsumexp);
 } zero_attention_backend_t;
 
+/* Returns the sequences of the largest attention within the limits. */
+static inline size_t zero_attention_most_sequences(const zero_model_limits_t *limits)
+{
+    return limits->n_batch > 0 ? limits->n_batch : limits->n_rows / limits->seq_len;
+}
+
 /* Returns the largest sizes of attention within the limits. */
 static inline zero_attention_shape_t zero_attention_largest(const zero_model_limits_t *limits)
 {
-    return (zero_attention_shape_t){limits->n_rows / limits->seq_len, limits->seq_len, limits->n_heads,
+    return (zero_attention_shape_t){zero_attention_most_sequences(limits), limits->seq_len, limits->n_heads,
                                     limits->n_kv_heads, limits->head_dim};
 }
 
 /* Returns the workspace of backends whose backward needs delta alone, fp32 [n_batch, n_heads, seq_len]. */
 static inline size_t zero_attention_delta_workspace(const zero_model_limits_t *limits)
 {
-    return zero_scratch_bytes(limits->n_rows * limits->n_heads * sizeof(float));
+    return zero_scratch_bytes(zero_attention_most_sequences(limits) * limits->seq_len * limits->n_heads *
+                              sizeof(float));
 }
 
 /* Allocates delta in the workspace. */

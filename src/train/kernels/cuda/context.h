@@ -19,7 +19,7 @@ typedef struct zero_cudnn zero_cudnn_t;           /* attention_cudnn.c: cuDNN's 
 /* What zero_model_context_t's `backend` points to. */
 typedef struct zero_model_cuda {
     zero_dtype_t dtype;       /* of weights and activations */
-    size_t seq_len;           /* the limits' */
+    size_t n_rows, seq_len;   /* the limits' */
     zero_gemm_plans_t *gemms; /* owned */
     zero_cudnn_t *cudnn;      /* owned; NULL if our own kernels compute all attention */
 } zero_model_cuda_t;
@@ -58,9 +58,10 @@ static inline zero_scratch_t zero_cuda_scratch(const zero_model_context_t *ctx)
 zero_status_t zero_gemm_plans_create(zero_gemm_plans_t **plans);
 void zero_gemm_plans_destroy(zero_gemm_plans_t *plans); /* NULL is allowed */
 
-/* c[m, n] = op(a)[m, k] op(b)[k, n] (+ c) (+ bias[n]), row-major, with rows of stride ld; op may transpose. a, b and
- * bias have the context's dtype; sums are fp32, rounded once to c's dtype. With fp8, a and b are bytes in its formats,
- * and sums are multiplied by both inverse scales; cuBLASLt then rounds them to c's dtype before it adds c, too. */
+/* c[m, n] = scale op(a)[m, k] op(b)[k, n] (+ c) (+ bias[n]), row-major, with rows of stride ld; op may transpose. a, b
+ * and bias have the context's dtype; sums are fp32, rounded once to c's dtype. With fp8, a and b are bytes in its
+ * formats, and sums are multiplied by both inverse scales; cuBLASLt then rounds them to c's dtype before it adds c,
+ * too. */
 typedef struct zero_cuda_gemm {
     bool transpose_a, transpose_b;
     size_t m, n, k;
@@ -71,6 +72,7 @@ typedef struct zero_cuda_gemm {
     void *c;
     size_t ldc;
     zero_dtype_t c_dtype;
+    float scale; /* 0 stands for 1 */
     bool accumulate;
     const void *bias;              /* NULL: none */
     const zero_fp8_product_t *fp8; /* NULL: not in fp8 */
@@ -95,6 +97,7 @@ zero_status_t zero_cuda_linear_backward_input(zero_model_context_t *ctx, void *d
 zero_status_t zero_cuda_linear_backward_weight(zero_model_context_t *ctx, zero_grad_t dweight,
                                                zero_linear_layout_t layout, zero_grad_t dbias, const void *x,
                                                const void *dy, size_t n_rows, size_t n_in, size_t n_out);
+zero_status_t zero_cuda_product(zero_model_context_t *ctx, const zero_product_t *product);
 zero_status_t zero_cuda_sum_columns(zero_model_context_t *ctx, zero_grad_t sums, const void *x, size_t n_rows,
                                     size_t n_columns);
 
@@ -105,6 +108,7 @@ zero_status_t zero_cuda_fp8_cast(zero_model_context_t *ctx, const zero_fp8_t *x8
                                  size_t n_rows, size_t n_columns);
 zero_status_t zero_cuda_fp8_cast_weight(zero_model_context_t *ctx, const zero_fp8_t *w8, zero_weight_t weight,
                                         bool absmax_is_known, size_t n_rows, size_t n_columns);
+zero_status_t zero_cuda_fp8_widen(zero_model_context_t *ctx, void *weight, zero_fp8_param_t bytes, size_t n_elems);
 zero_status_t zero_cuda_fp8_transpose(zero_model_context_t *ctx, uint8_t *columns, const uint8_t *rows, size_t n_rows,
                                       size_t n_columns);
 zero_status_t zero_cuda_linear_fp8(zero_model_context_t *ctx, void *y, const zero_fp8_t *x8, const zero_fp8_t *w8,
@@ -123,6 +127,10 @@ size_t zero_cuda_loss_workspace(const zero_model_limits_t *limits);
 zero_status_t zero_cuda_head_loss(zero_model_context_t *ctx, double *loss_sum, void *dx, zero_grad_t dweight,
                                   const void *x, zero_weight_t weight, const int32_t *targets, double loss_weight,
                                   const float *grad_scale, size_t n_rows, size_t dim, size_t vocab_size);
+zero_status_t zero_cuda_head_losses(zero_model_context_t *ctx, double *losses, void *dx, const void *x,
+                                    zero_weight_t weight, const int32_t *targets, double loss_weight,
+                                    const float *grad_scale, size_t n_rows, size_t dim, size_t vocab_size);
+zero_status_t zero_cuda_pair_loss(zero_model_context_t *ctx, const zero_pair_loss_t *pairs);
 zero_status_t zero_cuda_head_logits(zero_model_context_t *ctx, float *logits, const void *x, zero_weight_t weight,
                                     size_t n_rows, size_t dim, size_t vocab_size);
 

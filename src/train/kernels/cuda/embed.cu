@@ -321,22 +321,25 @@ static __global__ void __launch_bounds__(THREADS)
 }
 
 /* Computes dpositions[t] = sum of the rows of dout that are t behind where their document begins, in order. A thread
- * owns an element, and looks at every row from t on in each sequence: the threads of a block mostly at the same. */
+ * owns an element, and looks at every row in each sequence that may be so far behind: the threads of a block mostly at
+ * the same. In a part of a sequence the first document begins before the first row. */
 template <typename T>
 static __global__ void __launch_bounds__(THREADS)
     sum_document_positions(zero_grad_t dpositions, const T *dout, const int32_t *starts, size_t n_batch, size_t seq_len,
-                           size_t dim)
+                           size_t n_positions, size_t dim)
 {
     size_t at = (size_t)blockIdx.x * THREADS + threadIdx.x, position = at / dim, column = at % dim;
-    if (position >= seq_len)
+    if (position >= n_positions)
         return;
     float sum[1] = {};
-    for (size_t batch = 0; batch < n_batch; ++batch)
-        for (size_t t = position; t < seq_len; ++t) {
+    for (size_t batch = 0; batch < n_batch; ++batch) {
+        int64_t first = (int64_t)position + starts[batch * seq_len];
+        for (size_t t = first > 0 ? (size_t)first : 0; t < seq_len; ++t) {
             size_t row = batch * seq_len + t;
-            if (starts[row] == (int32_t)(t - position))
+            if (starts[row] == (int64_t)t - (int64_t)position)
                 sum[0] += zero_to_float(dout[row * dim + column]);
         }
+    }
     zero_put_grad(dpositions, at, sum);
 }
 
@@ -372,15 +375,15 @@ extern "C" cudaError_t zero_launch_embed_tokens_backward(cudaStream_t stream, ze
 extern "C" cudaError_t zero_launch_embed_positions_backward(cudaStream_t stream, zero_dtype_t dtype,
                                                             zero_grad_t dpositions, const void *dout,
                                                             const int32_t *starts, size_t n_batch, size_t seq_len,
-                                                            size_t dim)
+                                                            size_t n_positions, size_t dim)
 {
     return zero_with_type(dtype, [&](auto type) {
         using T = decltype(type);
         constexpr int N = 16 / sizeof(T);
-        size_t n_elems = seq_len * dim;
+        size_t n_elems = n_positions * dim;
         if (starts != nullptr)
             sum_document_positions<T><<<(unsigned)zero_divide_up(n_elems, THREADS), THREADS, 0, stream>>>(
-                dpositions, (const T *)dout, starts, n_batch, seq_len, dim);
+                dpositions, (const T *)dout, starts, n_batch, seq_len, n_positions, dim);
         else if (zero_aligned(dout) && n_elems % N == 0)
             sum_positions<T, N><<<(unsigned)zero_divide_up(n_elems, THREADS * N), THREADS, 0, stream>>>(
                 dpositions, (const T *)dout, n_batch, n_elems);

@@ -223,3 +223,38 @@ extern "C" cudaError_t zero_launch_fp8_transpose(cudaStream_t stream, uint8_t *c
 {
     return launch_tiles(stream, byte_source{rows}, (uint8_t *)nullptr, columns, n_rows, n_columns);
 }
+
+/* ---- Widening ---- */
+
+#define WIDE_BYTES 16 /* that a thread reads */
+
+/* Half precision holds every number of E4M3, and bf16 every multiple of it by a power of two. */
+static __global__ void __launch_bounds__(THREADS)
+    widen(__nv_bfloat16 *weight, const uint8_t *bytes, const zero_fp8_scales_t *scales, size_t n_elems)
+{
+    const float inverse = scales->inverse;
+    size_t first = ((size_t)blockIdx.x * THREADS + threadIdx.x) * WIDE_BYTES;
+    if (first + WIDE_BYTES <= n_elems) {
+        alignas(16) uint16_t pairs[WIDE_BYTES / 2];
+        alignas(16) __nv_bfloat162 out[WIDE_BYTES / 2];
+        *reinterpret_cast<uint4 *>(pairs) = *reinterpret_cast<const uint4 *>(bytes + first);
+#pragma unroll
+        for (int i = 0; i < WIDE_BYTES / 2; ++i) {
+            const float2 pair = __half22float2(__half2(__nv_cvt_fp8x2_to_halfraw2(pairs[i], __NV_E4M3)));
+            out[i] = __floats2bfloat162_rn(pair.x * inverse, pair.y * inverse);
+        }
+        uint4 *to = reinterpret_cast<uint4 *>(weight + first);
+        to[0] = reinterpret_cast<uint4 *>(out)[0];
+        to[1] = reinterpret_cast<uint4 *>(out)[1];
+        return;
+    }
+    for (size_t i = first; i < n_elems; ++i)
+        weight[i] = __float2bfloat16_rn(zero_float_of_fp8(ZERO_E4M3, bytes[i]) * inverse);
+}
+
+extern "C" cudaError_t zero_launch_fp8_widen(cudaStream_t stream, void *weight, zero_fp8_param_t bytes, size_t n_elems)
+{
+    widen<<<(unsigned)zero_divide_up(n_elems, (size_t)THREADS * WIDE_BYTES), THREADS, 0, stream>>>(
+        (__nv_bfloat16 *)weight, bytes.data, bytes.scales, n_elems);
+    return cudaGetLastError();
+}

@@ -16,7 +16,7 @@
 
 /* ---- Plans ---- */
 
-#define MAX_PLANS 256
+#define MAX_PLANS 1024
 #define MAX_CANDIDATES 8
 
 typedef struct plan_key {
@@ -249,7 +249,7 @@ static zero_status_t find_plan(zero_gemm_plans_t *plans, const plan_key_t *key, 
 static cublasStatus_t run(zero_model_context_t *ctx, const plan_t *plan, const zero_cuda_gemm_t *gemm, int candidate)
 {
     const zero_gemm_plans_t *plans = zero_model_cuda(ctx)->gemms;
-    float alpha = 1.0f, beta = gemm->accumulate ? 1.0f : 0.0f;
+    float alpha = gemm->scale != 0.0f ? gemm->scale : 1.0f, beta = gemm->accumulate ? 1.0f : 0.0f;
     return plans->lt.Matmul(plans->handle, plan->blas.operation, &alpha, gemm->b, plan->blas.a, gemm->a, plan->blas.b,
                             &beta, gemm->c, plan->blas.c, gemm->c, plan->blas.c, &plan->candidates[candidate].algo,
                             ctx->workspace, ZERO_GEMM_WORKSPACE_BYTES, zero_model_stream(ctx));

@@ -60,11 +60,17 @@ template <int N, int PACKS> struct head_lane {
             for (int i = 0; i < N; ++i)
                 x[p][i] = packs[p][i];
     }
-    template <typename T> __device__ __forceinline__ void read(float (&x)[PACKS][N], const T *data) const
+    /* Reads a weight, and adds the offset to it. */
+    template <typename T> __device__ __forceinline__ void read(float (&x)[PACKS][N], const T *data, float offset) const
     {
         zero_pack<T, N> packs[PACKS];
         load(packs, data, 0, true);
         unpack(x, packs);
+#pragma unroll
+        for (int p = 0; p < PACKS; ++p)
+#pragma unroll
+            for (int i = 0; i < N; ++i)
+                x[p][i] += offset;
     }
     __device__ __forceinline__ float rstd(const float (&x)[PACKS][N], float eps, int head_dim) const
     {
@@ -105,7 +111,7 @@ static __global__ void __launch_bounds__(THREADS) head_norm(T *y, zero_head_norm
         unsigned index = first + k * n_groups, head = index % of_row;
         float x[PACKS][N], w[PACKS][N];
         own.unpack(x, packs[k]);
-        own.read(w, (const T *)(head < n_heads ? norm.q_weight : norm.k_weight));
+        own.read(w, (const T *)(head < n_heads ? norm.q_weight : norm.k_weight), norm.offset);
         float rstd = own.rstd(x, norm.eps, head_dim);
 #pragma unroll
         for (int p = 0; p < PACKS; ++p)
@@ -186,7 +192,7 @@ static __global__ void __launch_bounds__(THREADS, 2)
             float x[PACKS][N], dy[PACKS][N], w[PACKS][N], sums[PACKS][N];
             own.unpack(x, x_packs[k]);
             own.unpack(dy, dy_packs[k]);
-            own.read(w, (const T *)(is_q[k] ? norm.q_weight : norm.k_weight));
+            own.read(w, (const T *)(is_q[k] ? norm.q_weight : norm.k_weight), norm.offset);
 #pragma unroll
             for (int p = 0; p < PACKS; ++p)
 #pragma unroll

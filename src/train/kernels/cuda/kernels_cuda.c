@@ -53,6 +53,10 @@ static size_t workspace_bytes(const zero_model_limits_t *limits)
     bytes = larger(bytes, zero_scratch_bytes(3 * zero_norm_most_partials(limits->max_width) * sizeof(float)));
     bytes =
         larger(bytes, zero_scratch_bytes(zero_head_norm_parts(limits->n_rows) * 2 * limits->head_dim * sizeof(float)));
+    if (limits->normalizes_projections) /* q's partial sums and k's */
+        bytes = larger(
+            bytes, zero_scratch_bytes(zero_projection_norm_parts(limits->n_rows) * limits->max_width * sizeof(float)) +
+                       ZERO_SCRATCH_ALIGN);
     bytes = larger(bytes, zero_cuda_loss_workspace(limits));
     return ZERO_GEMM_WORKSPACE_BYTES + larger(bytes, embed_workspace(limits));
 }
@@ -77,6 +81,7 @@ static zero_status_t context_create(zero_model_context_t *ctx, zero_stream_t str
     if (cuda == NULL)
         return zero_fail(ZERO_ERROR_MEMORY, "no memory for the CUDA kernels' context");
     cuda->dtype = limits->dtype;
+    cuda->n_rows = limits->n_rows;
     cuda->seq_len = limits->seq_len;
     *ctx = (zero_model_context_t){stream, workspace, workspace_bytes(limits), cuda, limits->may_skip_targets, NULL};
     zero_status_t status = zero_gemm_plans_create(&cuda->gemms);
@@ -126,7 +131,7 @@ static zero_status_t rmsnorm(zero_model_context_t *ctx, void *y, float *rstd, vo
 {
     ZERO_TRY(zero_check_weight(ctx, weight));
     ZERO_TRY_CUDA(zero_launch_rmsnorm(zero_model_stream(ctx), weight.dtype, y, rstd, residual_out, residual, addend,
-                                      weight.data, eps, n_rows, dim, ctx->absmax));
+                                      weight.data, weight.offset, eps, n_rows, dim, ctx->absmax));
     return ZERO_OK;
 }
 
@@ -141,7 +146,7 @@ static zero_status_t rmsnorm_backward(zero_model_context_t *ctx, void *dresidual
     float *partials;
     ZERO_TRY(zero_scratch_alloc(&scratch, n_parts * dim * sizeof *partials, &partials)); /* [n_parts, dim] */
     ZERO_TRY_CUDA(zero_launch_rmsnorm_backward(stream, weight.dtype, dresidual, partials, y, dy, residual, rstd,
-                                               weight.data, n_rows, dim, ctx->absmax));
+                                               weight.data, weight.offset, n_rows, dim, ctx->absmax));
     ZERO_TRY_CUDA(zero_launch_put_partials(stream, &dweight, 1, partials, n_parts, dim));
     return ZERO_OK;
 }
@@ -163,7 +168,8 @@ static zero_status_t head_norm(zero_model_context_t *ctx, void *y, const void *q
                                zero_weight_t k_weight, float eps, size_t n_rows, size_t n_heads, size_t n_kv_heads,
                                size_t head_dim)
 {
-    const zero_head_norm_t norm = {qkv, q_weight.data, k_weight.data, eps, n_rows, n_heads, n_kv_heads, head_dim};
+    const zero_head_norm_t norm = {qkv,    q_weight.data, k_weight.data, q_weight.offset, eps,
+                                   n_rows, n_heads,       n_kv_heads,    head_dim};
     ZERO_TRY(check_head_norm(ctx, q_weight, k_weight, head_dim));
     ZERO_TRY_CUDA(zero_launch_head_norm(zero_model_stream(ctx), zero_model_cuda(ctx)->dtype, y, &norm));
     return ZERO_OK;
@@ -174,7 +180,8 @@ static zero_status_t head_norm_backward(zero_model_context_t *ctx, void *dqkv, z
                                         zero_weight_t k_weight, float eps, size_t n_rows, size_t n_heads,
                                         size_t n_kv_heads, size_t head_dim)
 {
-    const zero_head_norm_t norm = {qkv, q_weight.data, k_weight.data, eps, n_rows, n_heads, n_kv_heads, head_dim};
+    const zero_head_norm_t norm = {qkv,    q_weight.data, k_weight.data, q_weight.offset, eps,
+                                   n_rows, n_heads,       n_kv_heads,    head_dim};
     const zero_grad_t grads[] = {dq_weight, dk_weight};
     cudaStream_t stream = zero_model_stream(ctx);
     zero_scratch_t scratch = zero_cuda_scratch(ctx);
@@ -187,18 +194,57 @@ static zero_status_t head_norm_backward(zero_model_context_t *ctx, void *dqkv, z
     return ZERO_OK;
 }
 
+/* ---- RMSNorm of all of q and of k ---- */
+
+static zero_status_t projection_norm(zero_model_context_t *ctx, void *y, const void *qkv, zero_weight_t q_weight,
+                                     zero_weight_t k_weight, float eps, size_t n_rows, size_t q_width, size_t k_width)
+{
+    const zero_projection_norm_t norm = {qkv, q_weight.data, k_weight.data, q_weight.offset,
+                                         eps, n_rows,        q_width,       k_width};
+    ZERO_TRY(zero_check_weight(ctx, q_weight));
+    ZERO_TRY(zero_check_weight(ctx, k_weight));
+    ZERO_TRY_CUDA(zero_launch_projection_norm(zero_model_stream(ctx), zero_model_cuda(ctx)->dtype, y, &norm));
+    return ZERO_OK;
+}
+
+static zero_status_t projection_norm_backward(zero_model_context_t *ctx, void *dqkv, zero_grad_t dq_weight,
+                                              zero_grad_t dk_weight, const void *qkv, zero_weight_t q_weight,
+                                              zero_weight_t k_weight, float eps, size_t n_rows, size_t q_width,
+                                              size_t k_width)
+{
+    const zero_projection_norm_t norm = {qkv, q_weight.data, k_weight.data, q_weight.offset,
+                                         eps, n_rows,        q_width,       k_width};
+    cudaStream_t stream = zero_model_stream(ctx);
+    zero_scratch_t scratch = zero_cuda_scratch(ctx);
+    size_t n_parts = zero_projection_norm_parts(n_rows);
+    float *q_partials, *k_partials; /* [n_parts, q_width], [n_parts, k_width] */
+    ZERO_TRY(zero_check_weight(ctx, q_weight));
+    ZERO_TRY(zero_check_weight(ctx, k_weight));
+    ZERO_TRY(zero_scratch_alloc(&scratch, n_parts * q_width * sizeof *q_partials, &q_partials));
+    ZERO_TRY(zero_scratch_alloc(&scratch, n_parts * k_width * sizeof *k_partials, &k_partials));
+    ZERO_TRY_CUDA(
+        zero_launch_projection_norm_backward(stream, zero_model_cuda(ctx)->dtype, dqkv, q_partials, k_partials, &norm));
+    ZERO_TRY_CUDA(zero_launch_put_partials(stream, &dq_weight, 1, q_partials, n_parts, q_width));
+    ZERO_TRY_CUDA(zero_launch_put_partials(stream, &dk_weight, 1, k_partials, n_parts, k_width));
+    return ZERO_OK;
+}
+
 /* ---- Rotary positions ---- */
 
 static zero_status_t rope(zero_model_context_t *ctx, void *qkv, bool inverse, const zero_rope_t *rotation,
                           const zero_attention_shape_t *shape)
 {
-    if (shape->head_dim % 2 != 0 || shape->head_dim > UINT32_MAX)
-        return zero_fail(ZERO_ERROR_ARGUMENT, "rope: heads of %zu elements cannot be rotated in pairs",
-                         shape->head_dim);
-    for (size_t first = 0; first < shape->head_dim / 2; first += ZERO_ROPE_FREQUENCIES) {
-        zero_rope_frequencies_t frequencies = {.head_dim = (uint32_t)shape->head_dim, .first = (uint32_t)first};
-        for (; frequencies.n < ZERO_ROPE_FREQUENCIES && first + frequencies.n < shape->head_dim / 2; ++frequencies.n)
-            frequencies.of[frequencies.n] = zero_rope_frequency(rotation, first + frequencies.n, shape->head_dim);
+    const size_t n_rotated = zero_rope_n_rotated(rotation, shape), half = n_rotated / 2;
+    ZERO_TRY(zero_rope_check(rotation, shape));
+    for (size_t first = 0; first < half; first += ZERO_ROPE_FREQUENCIES) {
+        zero_rope_frequencies_t frequencies = {.head_dim = (uint32_t)shape->head_dim,
+                                               .half = (uint32_t)half,
+                                               .first = (uint32_t)first,
+                                               .n_q_heads = (uint32_t)shape->n_heads,
+                                               .scale = rotation->scale != 0.0f ? rotation->scale : 1.0f,
+                                               .q_scale = rotation->q_scale != 0.0f ? rotation->q_scale : 1.0f};
+        for (; frequencies.n < ZERO_ROPE_FREQUENCIES && first + frequencies.n < half; ++frequencies.n)
+            frequencies.of[frequencies.n] = zero_rope_frequency(rotation, first + frequencies.n, n_rotated);
         ZERO_TRY_CUDA(zero_launch_rope(zero_model_stream(ctx), zero_model_cuda(ctx)->dtype, qkv, &frequencies, inverse,
                                        rotation->starts, shape->n_batch * shape->seq_len, shape->seq_len,
                                        shape->n_heads + shape->n_kv_heads,
@@ -221,6 +267,29 @@ static zero_status_t swiglu_backward(zero_model_context_t *ctx, void *dgate_up, 
 {
     ZERO_TRY_CUDA(zero_launch_swiglu_backward(zero_model_stream(ctx), zero_model_cuda(ctx)->dtype, dgate_up, y, dy,
                                               gate_up, n_rows, width, ctx->absmax));
+    return ZERO_OK;
+}
+
+static zero_status_t geglu(zero_model_context_t *ctx, void *y, const void *gate_up, size_t n_rows, size_t width)
+{
+    ZERO_TRY_CUDA(
+        zero_launch_geglu(zero_model_stream(ctx), zero_model_cuda(ctx)->dtype, y, gate_up, n_rows, width, ctx->absmax));
+    return ZERO_OK;
+}
+
+static zero_status_t geglu_backward(zero_model_context_t *ctx, void *dgate_up, void *y, const void *dy,
+                                    const void *gate_up, size_t n_rows, size_t width)
+{
+    ZERO_TRY_CUDA(zero_launch_geglu_backward(zero_model_stream(ctx), zero_model_cuda(ctx)->dtype, dgate_up, y, dy,
+                                             gate_up, n_rows, width, ctx->absmax));
+    return ZERO_OK;
+}
+
+static zero_status_t add_scaled(zero_model_context_t *ctx, void *y, const void *residual, const void *x, float factor,
+                                size_t n_elems)
+{
+    ZERO_TRY_CUDA(
+        zero_launch_add_scaled(zero_model_stream(ctx), zero_model_cuda(ctx)->dtype, y, residual, x, factor, n_elems));
     return ZERO_OK;
 }
 
@@ -247,7 +316,8 @@ static zero_status_t gelu_backward(zero_model_context_t *ctx, void *dx, zero_gra
 
 static zero_status_t put_grad(zero_model_context_t *ctx, zero_grad_t grad, const float *sums, size_t n_elems)
 {
-    ZERO_TRY_CUDA(zero_launch_put_grad(zero_model_stream(ctx), grad, sums, n_elems));
+    if (grad.data != NULL)
+        ZERO_TRY_CUDA(zero_launch_put_grad(zero_model_stream(ctx), grad, sums, n_elems));
     return ZERO_OK;
 }
 
@@ -270,9 +340,18 @@ static zero_status_t embed(zero_model_context_t *ctx, void *out, const int32_t *
     return ZERO_OK;
 }
 
+static zero_status_t put_positions(zero_model_context_t *ctx, zero_grad_t dpositions, const void *dout,
+                                   const int32_t *starts, size_t n_batch, size_t seq_len, size_t n_positions,
+                                   size_t dim)
+{
+    ZERO_TRY_CUDA(zero_launch_embed_positions_backward(zero_model_stream(ctx), zero_model_cuda(ctx)->dtype, dpositions,
+                                                       dout, starts, n_batch, seq_len, n_positions, dim));
+    return ZERO_OK;
+}
+
 static zero_status_t embed_backward(zero_model_context_t *ctx, zero_grad_t dtokens, zero_grad_t dpositions,
                                     const void *dout, const int32_t *tokens, const int32_t *starts, size_t n_batch,
-                                    size_t seq_len, size_t dim, size_t vocab_size)
+                                    size_t seq_len, size_t n_positions, size_t dim, size_t vocab_size)
 {
     cudaStream_t stream = zero_model_stream(ctx);
     zero_dtype_t dtype = zero_model_cuda(ctx)->dtype;
@@ -280,6 +359,10 @@ static zero_status_t embed_backward(zero_model_context_t *ctx, zero_grad_t dtoke
     size_t n_rows = n_batch * seq_len;
     if (n_rows > INT32_MAX)
         return zero_fail(ZERO_ERROR_OVERFLOW, "%zu positions do not fit 31 bits", n_rows);
+    if (dtokens.data == NULL)
+        return dpositions.data == NULL
+                   ? ZERO_OK
+                   : put_positions(ctx, dpositions, dout, starts, n_batch, seq_len, n_positions, dim);
     zero_embed_entry_t *entries;
     ZERO_TRY(zero_scratch_alloc(&scratch, zero_embed_entries_bytes(n_rows), &entries));
     float *partials;
@@ -291,9 +374,20 @@ static zero_status_t embed_backward(zero_model_context_t *ctx, zero_grad_t dtoke
     ZERO_TRY_CUDA(zero_launch_embed_sort(stream, sort, entries, tokens, n_rows, vocab_size));
     ZERO_TRY_CUDA(
         zero_launch_embed_tokens_backward(stream, dtype, dtokens, partials, dout, entries, n_rows, dim, vocab_size));
-    if (dpositions.data != NULL)
-        ZERO_TRY_CUDA(
-            zero_launch_embed_positions_backward(stream, dtype, dpositions, dout, starts, n_batch, seq_len, dim));
+    return dpositions.data == NULL ? ZERO_OK
+                                   : put_positions(ctx, dpositions, dout, starts, n_batch, seq_len, n_positions, dim);
+}
+
+/* ---- Blocks ---- */
+
+static zero_status_t sum_blocks(zero_model_context_t *ctx, void *dst, size_t dst_stride, const zero_block_t *blocks,
+                                int n_blocks, size_t n_rows, size_t n_columns)
+{
+    if (n_blocks < 1 || n_blocks > ZERO_MAX_BLOCKS)
+        return zero_fail(ZERO_ERROR_ARGUMENT, "sum_blocks: %d blocks, of 1 to %d", n_blocks, ZERO_MAX_BLOCKS);
+    if (n_rows > 0 && n_columns > 0)
+        ZERO_TRY_CUDA(zero_launch_sum_blocks(zero_model_stream(ctx), zero_model_cuda(ctx)->dtype, dst, dst_stride,
+                                             blocks, n_blocks, n_rows, n_columns));
     return ZERO_OK;
 }
 
@@ -311,10 +405,12 @@ static const zero_model_kernels_t table = {
     .linear = zero_cuda_linear,
     .linear_backward_input = zero_cuda_linear_backward_input,
     .linear_backward_weight = zero_cuda_linear_backward_weight,
+    .product = zero_cuda_product,
     .sum_columns = zero_cuda_sum_columns,
     .fp8_is_available = zero_cuda_fp8_is_available,
     .fp8_cast = zero_cuda_fp8_cast,
     .fp8_cast_weight = zero_cuda_fp8_cast_weight,
+    .fp8_widen = zero_cuda_fp8_widen,
     .fp8_transpose = zero_cuda_fp8_transpose,
     .linear_fp8 = zero_cuda_linear_fp8,
     .linear_fp8_backward_input = zero_cuda_linear_fp8_backward_input,
@@ -325,9 +421,14 @@ static const zero_model_kernels_t table = {
     .rmsnorm_backward = rmsnorm_backward,
     .head_norm = head_norm,
     .head_norm_backward = head_norm_backward,
+    .projection_norm = projection_norm,
+    .projection_norm_backward = projection_norm_backward,
     .rope = rope,
     .swiglu = swiglu,
     .swiglu_backward = swiglu_backward,
+    .geglu = geglu,
+    .geglu_backward = geglu_backward,
+    .add_scaled = add_scaled,
     .gelu = gelu,
     .gelu_backward = gelu_backward,
     .attention_is_slow = zero_cuda_attention_is_slow,
@@ -336,7 +437,10 @@ static const zero_model_kernels_t table = {
     .attention_backward = zero_cuda_attention_backward,
     .embed = embed,
     .embed_backward = embed_backward,
+    .sum_blocks = sum_blocks,
     .head_loss = zero_cuda_head_loss,
+    .head_losses = zero_cuda_head_losses,
+    .pair_loss = zero_cuda_pair_loss,
     .head_logits = zero_cuda_head_logits,
     .put_grad = put_grad,
     .zero_fill = zero_fill,

@@ -57,8 +57,8 @@ cudaError_t zero_launch_layernorm(cudaStream_t stream, zero_dtype_t dtype, void 
                                   void *residual_out, const void *residual, const void *addend, const void *weight,
                                   const void *bias, float eps, size_t n_rows, size_t dim, uint32_t *absmax);
 cudaError_t zero_launch_rmsnorm(cudaStream_t stream, zero_dtype_t dtype, void *y, float *rstd, void *residual_out,
-                                const void *residual, const void *addend, const void *weight, float eps, size_t n_rows,
-                                size_t dim, uint32_t *absmax);
+                                const void *residual, const void *addend, const void *weight, float offset, float eps,
+                                size_t n_rows, size_t dim, uint32_t *absmax);
 /* Returns how many warps take a row in backward: two packs of 16 bytes per lane, or one warp if three are enough. */
 static inline size_t zero_norm_row_warps(size_t dim, size_t element_bytes)
 {
@@ -90,13 +90,13 @@ cudaError_t zero_launch_layernorm_backward(cudaStream_t stream, zero_dtype_t dty
 /* Writes partials, fp32 [parts, dim]: sums of dy h. */
 cudaError_t zero_launch_rmsnorm_backward(cudaStream_t stream, zero_dtype_t dtype, void *dresidual, float *partials,
                                          void *y, const void *dy, const void *residual, const float *rstd,
-                                         const void *weight, size_t n_rows, size_t dim, uint32_t *absmax);
+                                         const void *weight, float offset, size_t n_rows, size_t dim, uint32_t *absmax);
 
 /* ---- head_norm.cu ---- */
 /* What the kernels read of qkv [n_rows, (n_heads + 2 n_kv_heads) * head_dim], and the weights [head_dim]. */
 typedef struct zero_head_norm {
     const void *qkv, *q_weight, *k_weight;
-    float eps;
+    float offset, eps; /* offset: added to the weights */
     size_t n_rows, n_heads, n_kv_heads, head_dim;
 } zero_head_norm_t;
 #define ZERO_HEAD_NORM_MAX_DIM 256
@@ -112,11 +112,32 @@ cudaError_t zero_launch_head_norm(cudaStream_t stream, zero_dtype_t dtype, void 
 cudaError_t zero_launch_head_norm_backward(cudaStream_t stream, zero_dtype_t dtype, void *dqkv, float *partials,
                                            const zero_head_norm_t *norm);
 
+/* ---- projection_norm.cu ---- */
+/* What the kernels read of qkv [n_rows, q_width + 2 k_width], and the weights [q_width] and [k_width]. */
+typedef struct zero_projection_norm {
+    const void *qkv, *q_weight, *k_weight;
+    float offset, eps;
+    size_t n_rows, q_width, k_width;
+} zero_projection_norm_t;
+/* Returns how many rows of partial sums backward makes: one per block. */
+static inline size_t zero_projection_norm_parts(size_t n_rows)
+{
+    size_t wanted = (n_rows + 7) / 8, most = 2 * ZERO_NORM_SMS;
+    return wanted < most ? wanted : most;
+}
+cudaError_t zero_launch_projection_norm(cudaStream_t stream, zero_dtype_t dtype, void *y,
+                                        const zero_projection_norm_t *norm);
+/* Turns dqkv into the gradient of qkv and writes the sums of dy h of q, q_partials, fp32 [parts, q_width], and of k. */
+cudaError_t zero_launch_projection_norm_backward(cudaStream_t stream, zero_dtype_t dtype, void *dqkv, float *q_partials,
+                                                 float *k_partials, const zero_projection_norm_t *norm);
+
 /* ---- rope.cu ---- */
 #define ZERO_ROPE_FREQUENCIES 256 /* the most of one launch: heads of 512 */
 /* Frequencies first .. first + n of a head's head_dim / 2, in radians per position. */
 typedef struct zero_rope_frequencies {
-    uint32_t head_dim, first, n;
+    uint32_t head_dim, half, first, n; /* half: of the rotated elements of a head */
+    uint32_t n_q_heads;
+    float scale, q_scale; /* of what is rotated, and of that in the first n_q_heads heads once more */
     float of[ZERO_ROPE_FREQUENCIES];
 } zero_rope_frequencies_t;
 /* Rotates those pairs in the first n_heads heads of every row; rows have stride row_elems. starts: as in zero_mask_t,
@@ -131,6 +152,14 @@ cudaError_t zero_launch_swiglu(cudaStream_t stream, zero_dtype_t dtype, void *y,
 cudaError_t zero_launch_swiglu_backward(cudaStream_t stream, zero_dtype_t dtype, void *dgate_up, void *y,
                                         const void *dy, const void *gate_up, size_t n_rows, size_t width,
                                         uint32_t *absmax);
+
+cudaError_t zero_launch_geglu(cudaStream_t stream, zero_dtype_t dtype, void *y, const void *gate_up, size_t n_rows,
+                              size_t width, uint32_t *absmax);
+cudaError_t zero_launch_geglu_backward(cudaStream_t stream, zero_dtype_t dtype, void *dgate_up, void *y, const void *dy,
+                                       const void *gate_up, size_t n_rows, size_t width, uint32_t *absmax);
+/* residual NULL: none */
+cudaError_t zero_launch_add_scaled(cudaStream_t stream, zero_dtype_t dtype, void *y, const void *residual,
+                                   const void *x, float factor, size_t n_elems);
 
 /* ---- loss.cu ---- */
 
@@ -148,6 +177,10 @@ cudaError_t zero_launch_skip_rows(cudaStream_t stream, zero_dtype_t dtype, void 
 /* Adds loss_weight * the sum of losses, in a fixed tree, to *loss_sum. */
 cudaError_t zero_launch_add_losses(cudaStream_t stream, double *loss_sum, const double *losses, double loss_weight,
                                    size_t n_rows);
+
+/* ---- pair_loss.cu ---- */
+/* dtype: of dx. */
+cudaError_t zero_launch_pair_loss(cudaStream_t stream, zero_dtype_t dtype, const zero_pair_loss_t *pairs);
 
 /* ---- embed.cu ---- */
 cudaError_t zero_launch_embed(cudaStream_t stream, zero_dtype_t dtype, void *out, const int32_t *tokens,
@@ -168,7 +201,11 @@ cudaError_t zero_launch_embed_tokens_backward(cudaStream_t stream, zero_dtype_t 
                                               size_t n_rows, size_t dim, size_t vocab_size);
 cudaError_t zero_launch_embed_positions_backward(cudaStream_t stream, zero_dtype_t dtype, zero_grad_t dpositions,
                                                  const void *dout, const int32_t *starts, size_t n_batch,
-                                                 size_t seq_len, size_t dim);
+                                                 size_t seq_len, size_t n_positions, size_t dim);
+
+/* ---- blocks.cu ---- */
+cudaError_t zero_launch_sum_blocks(cudaStream_t stream, zero_dtype_t dtype, void *dst, size_t dst_stride,
+                                   const zero_block_t *blocks, int n_blocks, size_t n_rows, size_t n_columns);
 
 /* ---- attention/simt/simt.cu ---- */
 /* mask: never NULL, and its window below seq_len. */
@@ -233,6 +270,8 @@ cudaError_t zero_launch_fp8_absmax(cudaStream_t stream, uint32_t *absmax, const 
 /* Sets the scales from x8->scales->absmax and casts. */
 cudaError_t zero_launch_fp8_cast(cudaStream_t stream, const zero_fp8_t *x8, const void *x, size_t n_rows,
                                  size_t n_columns);
+/* weight, bf16 [n_elems], is aligned to 16 bytes, as bytes.data is. */
+cudaError_t zero_launch_fp8_widen(cudaStream_t stream, void *weight, zero_fp8_param_t bytes, size_t n_elems);
 cudaError_t zero_launch_fp8_transpose(cudaStream_t stream, uint8_t *columns, const uint8_t *rows, size_t n_rows,
                                       size_t n_columns);
 

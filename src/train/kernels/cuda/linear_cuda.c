@@ -72,6 +72,8 @@ zero_status_t zero_cuda_linear_backward_weight(zero_model_context_t *ctx, zero_g
                                                const void *dy, size_t n_rows, size_t n_in, size_t n_out)
 {
     bool in_out = layout == ZERO_LINEAR_IN_OUT; /* dW = x^T dy, else dW = dy^T x */
+    if (dweight.data == NULL)
+        return dbias.data == NULL ? ZERO_OK : zero_cuda_sum_columns(ctx, dbias, dy, n_rows, n_out);
     zero_cuda_gemm_t gemm = {.transpose_a = true,
                              .m = in_out ? n_in : n_out,
                              .n = in_out ? n_out : n_in,
@@ -86,6 +88,27 @@ zero_status_t zero_cuda_linear_backward_weight(zero_model_context_t *ctx, zero_g
                              .accumulate = dweight.accumulate};
     ZERO_TRY(zero_cuda_gemm(ctx, &gemm));
     return dbias.data == NULL ? ZERO_OK : zero_cuda_sum_columns(ctx, dbias, dy, n_rows, n_out);
+}
+
+zero_status_t zero_cuda_product(zero_model_context_t *ctx, const zero_product_t *p)
+{
+    ZERO_TRY(zero_check_weight(ctx, p->a));
+    ZERO_TRY(zero_check_weight(ctx, p->b));
+    zero_cuda_gemm_t gemm = {.transpose_a = p->transpose_a,
+                             .transpose_b = p->transpose_b,
+                             .m = p->m,
+                             .n = p->n,
+                             .k = p->k,
+                             .a = p->a.data,
+                             .lda = p->lda,
+                             .b = p->b.data,
+                             .ldb = p->ldb,
+                             .c = p->c.data,
+                             .ldc = p->ldc,
+                             .c_dtype = p->c.dtype,
+                             .scale = p->scale,
+                             .accumulate = p->c.accumulate};
+    return zero_cuda_gemm(ctx, &gemm);
 }
 
 /* ---- fp8 cuda ---- */
@@ -137,6 +160,13 @@ zero_status_t zero_cuda_fp8_cast_weight(zero_model_context_t *ctx, const zero_fp
 {
     ZERO_TRY(zero_check_weight(ctx, weight));
     return zero_cuda_fp8_cast(ctx, w8, weight.data, absmax_is_known, n_rows, n_columns);
+}
+
+zero_status_t zero_cuda_fp8_widen(zero_model_context_t *ctx, void *weight, zero_fp8_param_t bytes, size_t n_elems)
+{
+    ZERO_TRY(check_bf16(ctx));
+    ZERO_TRY_CUDA(zero_launch_fp8_widen(zero_model_stream(ctx), weight, bytes, n_elems));
+    return ZERO_OK;
 }
 
 zero_status_t zero_cuda_fp8_transpose(zero_model_context_t *ctx, uint8_t *columns, const uint8_t *rows, size_t n_rows,

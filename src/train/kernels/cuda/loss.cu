@@ -276,7 +276,7 @@ static __global__ void __launch_bounds__(THREADS)
             sums[threadIdx.x] += sums[threadIdx.x + half];
     }
     if (threadIdx.x == 0)
-        *loss_sum += rint(loss_weight * sums[0] / ZERO_LOSS_UNIT) * ZERO_LOSS_UNIT;
+        *loss_sum += zero_loss_rounded(loss_weight * sums[0]);
 }
 
 extern "C" cudaError_t zero_launch_add_losses(cudaStream_t stream, double *loss_sum, const double *losses,

@@ -34,8 +34,8 @@ static size_t logits_bytes(size_t chunk, size_t vocab_size, zero_dtype_t dtype)
     return zero_scratch_bytes(chunk * logits_stride(vocab_size) * zero_dtype_size(dtype));
 }
 
-/* Returns the rows of a chunk: as few chunks as fit, of equal size, or one chunk if that takes no more memory than
- * several with their sums. */
+/* Returns the rows of a chunk of the largest call: as few chunks as fit, of equal size, or one chunk if that takes no
+ * more memory than several with their sums. */
 static size_t chunk_rows(size_t n_rows, size_t dim, size_t vocab_size, zero_dtype_t dtype)
 {
     size_t most = LOGITS_MAX_BYTES / (logits_stride(vocab_size) * zero_dtype_size(dtype));
@@ -83,7 +83,8 @@ static zero_status_t chunk_logits(zero_model_context_t *ctx, const head_t *h, co
     return zero_cuda_gemm(ctx, &gemm);
 }
 
-/* Computes dweight (+)= dlogits^T x, then dx = dlogits weight: in this order, since dx may be x. */
+/* Computes dweight (+)= dlogits^T x, unless it is not trained, then dx = dlogits weight: in this order, since dx may
+ * be x. */
 static zero_status_t chunk_backward(zero_model_context_t *ctx, const head_t *h, void *dx, const void *x, size_t rows,
                                     bool accumulate)
 {
@@ -109,28 +110,32 @@ static zero_status_t chunk_backward(zero_model_context_t *ctx, const head_t *h, 
                                   .c = dx,
                                   .ldc = h->dim,
                                   .c_dtype = h->dtype};
-    ZERO_TRY(zero_cuda_gemm(ctx, &for_weight));
+    if (h->dweight.data != NULL)
+        ZERO_TRY(zero_cuda_gemm(ctx, &for_weight));
     return zero_cuda_gemm(ctx, &for_input);
 }
 
-zero_status_t zero_cuda_head_loss(zero_model_context_t *ctx, double *loss_sum, void *dx, zero_grad_t dweight,
-                                  const void *x, zero_weight_t weight, const int32_t *targets, double loss_weight,
-                                  const float *grad_scale, size_t n_rows, size_t dim, size_t vocab_size)
+/* Computes the rows' losses, into *losses, or scratch if that is NULL, and gradients unless dx is NULL. */
+static zero_status_t compute(zero_model_context_t *ctx, const zero_head_call_t *call, double **losses)
 {
     zero_scratch_t scratch = zero_cuda_scratch(ctx);
     cudaStream_t stream = zero_model_stream(ctx);
-    ZERO_TRY(zero_check_weight(ctx, weight));
-    head_t head = {.weight = weight.data,
-                   .dweight = dweight,
+    const size_t dim = call->dim, vocab_size = call->vocab_size, n_rows = call->n_rows;
+    ZERO_TRY(zero_check_weight(ctx, call->weight));
+    head_t head = {.weight = call->weight.data,
+                   .dweight = call->dweight,
                    .dim = dim,
                    .vocab_size = vocab_size,
                    .stride = logits_stride(vocab_size),
-                   .dtype = weight.dtype};
-    size_t size = zero_dtype_size(head.dtype), chunk = chunk_rows(n_rows, dim, vocab_size, head.dtype);
-    bool narrow = dx != NULL && dweight.dtype != ZERO_FP32 && chunk < n_rows;
+                   .dtype = call->weight.dtype};
+    size_t size = zero_dtype_size(head.dtype);
+    /* Of fewer rows than the limits', which the workspace is for, chunks are no larger. */
+    size_t most = chunk_rows(zero_model_cuda(ctx)->n_rows, dim, vocab_size, head.dtype);
+    size_t chunk = most < n_rows ? most : n_rows;
+    bool narrow = call->dx != NULL && call->dweight.data != NULL && call->dweight.dtype != ZERO_FP32 && chunk < n_rows;
     ZERO_TRY(zero_scratch_alloc(&scratch, chunk * head.stride * size, &head.logits));
-    double *losses;
-    ZERO_TRY(zero_scratch_alloc(&scratch, n_rows * sizeof *losses, &losses));
+    if (*losses == NULL)
+        ZERO_TRY(zero_scratch_alloc(&scratch, n_rows * sizeof **losses, losses));
     if (narrow) {
         void *sums;
         ZERO_TRY(zero_scratch_alloc(&scratch, vocab_size * dim * sizeof(float), &sums));
@@ -139,21 +144,47 @@ zero_status_t zero_cuda_head_loss(zero_model_context_t *ctx, double *loss_sum, v
 
     for (size_t first = 0; first < n_rows; first += chunk) {
         size_t rows = n_rows - first < chunk ? n_rows - first : chunk;
-        const char *chunk_x = (const char *)x + first * dim * size;
+        const char *chunk_x = (const char *)call->x + first * dim * size;
+        const int32_t *targets = call->targets + first;
         ZERO_TRY(chunk_logits(ctx, &head, chunk_x, rows));
-        ZERO_TRY_CUDA(zero_launch_cross_entropy(stream, head.dtype, head.logits, losses + first, targets + first,
-                                                dx != NULL ? grad_scale : NULL, loss_weight, rows, vocab_size,
-                                                head.stride));
+        ZERO_TRY_CUDA(zero_launch_cross_entropy(stream, head.dtype, head.logits, *losses + first, targets,
+                                                call->dx != NULL ? call->grad_scale : NULL, call->loss_weight, rows,
+                                                vocab_size, head.stride));
         if (ctx->may_skip_targets)
-            ZERO_TRY_CUDA(zero_launch_skip_rows(stream, head.dtype, head.logits, losses + first, targets + first,
-                                                dx != NULL, rows, vocab_size, head.stride));
-        if (dx != NULL)
-            ZERO_TRY(chunk_backward(ctx, &head, (char *)dx + first * dim * size, chunk_x, rows,
+            ZERO_TRY_CUDA(zero_launch_skip_rows(stream, head.dtype, head.logits, *losses + first, targets,
+                                                call->dx != NULL, rows, vocab_size, head.stride));
+        if (call->dx != NULL)
+            ZERO_TRY(chunk_backward(ctx, &head, (char *)call->dx + first * dim * size, chunk_x, rows,
                                     first > 0 || head.dweight.accumulate));
     }
     if (narrow)
-        ZERO_TRY_CUDA(zero_launch_put_grad(stream, dweight, head.dweight.data, vocab_size * dim));
-    ZERO_TRY_CUDA(zero_launch_add_losses(stream, loss_sum, losses, loss_weight, n_rows));
+        ZERO_TRY_CUDA(zero_launch_put_grad(stream, call->dweight, head.dweight.data, vocab_size * dim));
+    return ZERO_OK;
+}
+
+zero_status_t zero_cuda_head_loss(zero_model_context_t *ctx, double *loss_sum, void *dx, zero_grad_t dweight,
+                                  const void *x, zero_weight_t weight, const int32_t *targets, double loss_weight,
+                                  const float *grad_scale, size_t n_rows, size_t dim, size_t vocab_size)
+{
+    const zero_head_call_t call = {dx, dweight, x, weight, targets, loss_weight, grad_scale, n_rows, dim, vocab_size};
+    double *losses = NULL;
+    ZERO_TRY(compute(ctx, &call, &losses));
+    ZERO_TRY_CUDA(zero_launch_add_losses(zero_model_stream(ctx), loss_sum, losses, loss_weight, n_rows));
+    return ZERO_OK;
+}
+
+zero_status_t zero_cuda_head_losses(zero_model_context_t *ctx, double *losses, void *dx, const void *x,
+                                    zero_weight_t weight, const int32_t *targets, double loss_weight,
+                                    const float *grad_scale, size_t n_rows, size_t dim, size_t vocab_size)
+{
+    const zero_head_call_t call = {dx,          (zero_grad_t){0}, x,      weight, targets,
+                                   loss_weight, grad_scale,       n_rows, dim,    vocab_size};
+    return compute(ctx, &call, &losses);
+}
+
+zero_status_t zero_cuda_pair_loss(zero_model_context_t *ctx, const zero_pair_loss_t *pairs)
+{
+    ZERO_TRY_CUDA(zero_launch_pair_loss(zero_model_stream(ctx), zero_model_cuda(ctx)->dtype, pairs));
     return ZERO_OK;
 }
 

@@ -1,6 +1,6 @@
-/* mlp.cu - the tanh form of GELU and its gradient on CUDA.
+/* mlp.cu - the tanh form of GELU, SwiGLU and GeGLU, and their gradients on CUDA.
  *
- * Both are bound by memory. Forward takes one 16-byte pack per thread, without a loop, which moves more bytes per
+ * All are bound by memory. GELU forward takes one 16-byte pack per thread, without a loop, which moves more bytes per
  * second than a grid-stride loop. Backward goes down the rows instead, as column.cuh does, since it also sums the
  * columns of dx: a separate pass for that would take a third longer. The formulas are mlp.c's. 16-bit types use the
  * fast exponential and reciprocal, whose errors are below their rounding.
@@ -172,31 +172,36 @@ extern "C" cudaError_t zero_launch_gelu_backward(cudaStream_t stream, zero_dtype
     });
 }
 
-/* ---- swiglu ---- */
-/* SwiGLU on CUDA: silu(gate) * up and its gradient (Shazeer 2020, arXiv:2002.05202).
+/* ---- swiglu and geglu ---- */
+/* act(gate) * up and its gradient on CUDA (Shazeer 2020, arXiv:2002.05202): act is silu or GELU's tanh form.
  *
  * Bound by memory: a thread takes one 16-byte pack of each tensor, without a loop. A block stays within a row, so that
  * a thread finds its row with one division, the same for the whole block. 16-bit types use the fast exponential and
  * division, whose errors are below their rounding. */
 
-#define THREADS 256
-
-/* s = 1 / (1 + exp(-gate)) and 1 - s, computed without subtracting near-equal numbers and without overflow. */
-struct logistic {
-    float s, rest;
+/* act(gate) and its derivative. */
+struct activation {
+    float value, slope;
 };
 
-template <bool FAST> static __device__ __forceinline__ logistic logistic_of(float gate)
-{
-    float e = FAST ? __expf(-fabsf(gate)) : expf(-fabsf(gate));
-    float larger = FAST ? __fdividef(1.0f, 1.0f + e) : 1.0f / (1.0f + e), smaller = e * larger;
-    return gate < 0.0f ? logistic{smaller, larger} : logistic{larger, smaller};
-}
+/* gate s and s + gate s (1 - s), s = 1 / (1 + exp(-gate)), computed without subtracting near-equal numbers and without
+ * overflow. */
+struct silu_act {
+    template <bool FAST> static __device__ __forceinline__ activation of(float gate)
+    {
+        float e = FAST ? __expf(-fabsf(gate)) : expf(-fabsf(gate));
+        float larger = FAST ? __fdividef(1.0f, 1.0f + e) : 1.0f / (1.0f + e), smaller = e * larger;
+        float s = gate < 0.0f ? smaller : larger, rest = gate < 0.0f ? larger : smaller;
+        return {gate * s, fmaf(gate * s, rest, s)};
+    }
+};
 
-static __device__ __forceinline__ float swiglu_value(float gate, float up, float s)
-{
-    return gate * s * up;
-}
+struct gelu_act {
+    template <bool FAST> static __device__ __forceinline__ activation of(float gate)
+    {
+        return {gelu_value<FAST>(gate), gelu_slope<FAST>(gate)};
+    }
+};
 
 /* The offsets of this thread's pack: `at` in y, `gate` in gate_up. */
 template <int N> struct pack_offsets {
@@ -213,9 +218,9 @@ template <int N> struct pack_offsets {
     }
 };
 
-template <typename T, int N, typename MAXIMUM>
+template <typename ACT, typename T, int N, typename MAXIMUM>
 static __global__ void __launch_bounds__(THREADS)
-    swiglu(T *y, const T *gate_up, unsigned row_blocks, size_t width, MAXIMUM maximum)
+    gated(T *y, const T *gate_up, unsigned row_blocks, size_t width, MAXIMUM maximum)
 {
     pack_offsets<N> p(row_blocks, width);
     if (p.exists) {
@@ -223,7 +228,7 @@ static __global__ void __launch_bounds__(THREADS)
         float out[N];
 #pragma unroll
         for (int i = 0; i < N; ++i)
-            out[i] = swiglu_value(gate[i], up[i], logistic_of<sizeof(T) == 2>(gate[i]).s);
+            out[i] = ACT::template of<sizeof(T) == 2>(gate[i]).value * up[i];
         zero_pack<T, N> rounded = zero_packed<T>(out);
         zero_store_pack<N>(y, p.at, rounded);
         maximum.see(rounded);
@@ -231,11 +236,11 @@ static __global__ void __launch_bounds__(THREADS)
     maximum.finish(true);
 }
 
-/* Computes dup = dy silu(gate), dgate = dy up (s + gate s (1 - s)). dgate_up may be gate_up: a thread writes only where
- * it has read. */
-template <typename T, int N, typename MAXIMUM>
-static __global__ void __launch_bounds__(THREADS) swiglu_backward(T *dgate_up, T *y, const T *dy, const T *gate_up,
-                                                                  unsigned row_blocks, size_t width, MAXIMUM maximum)
+/* Computes dup = dy act(gate), dgate = dy up act'(gate). dgate_up may be gate_up: a thread writes only where it has
+ * read. */
+template <typename ACT, typename T, int N, typename MAXIMUM>
+static __global__ void __launch_bounds__(THREADS)
+    gated_backward(T *dgate_up, T *y, const T *dy, const T *gate_up, unsigned row_blocks, size_t width, MAXIMUM maximum)
 {
     pack_offsets<N> p(row_blocks, width);
     if (p.exists) {
@@ -244,10 +249,10 @@ static __global__ void __launch_bounds__(THREADS) swiglu_backward(T *dgate_up, T
         float dgate[N], dup[N], out[N];
 #pragma unroll
         for (int i = 0; i < N; ++i) {
-            logistic f = logistic_of<sizeof(T) == 2>(gate[i]);
-            dgate[i] = d[i] * up[i] * fmaf(gate[i] * f.s, f.rest, f.s);
-            dup[i] = d[i] * (gate[i] * f.s);
-            out[i] = swiglu_value(gate[i], up[i], f.s);
+            activation act = ACT::template of<sizeof(T) == 2>(gate[i]);
+            dgate[i] = d[i] * up[i] * act.slope;
+            dup[i] = d[i] * act.value;
+            out[i] = act.value * up[i];
         }
         zero_pack<T, N> of_gate = zero_packed<T>(dgate), of_up = zero_packed<T>(dup);
         zero_store_pack<N>(dgate_up, p.gate, of_gate);
@@ -273,8 +278,9 @@ template <typename T, typename F> static cudaError_t with_packs(bool aligned, si
     return f(zero_pack<T, 1>(), (unsigned)row_blocks, (unsigned)(n_rows * row_blocks));
 }
 
-extern "C" cudaError_t zero_launch_swiglu(cudaStream_t stream, zero_dtype_t dtype, void *y, const void *gate_up,
-                                          size_t n_rows, size_t width, uint32_t *absmax)
+template <typename ACT>
+static cudaError_t launch_gated(cudaStream_t stream, zero_dtype_t dtype, void *y, const void *gate_up, size_t n_rows,
+                                size_t width, uint32_t *absmax)
 {
     return zero_with_type(dtype, [&](auto type) {
         using T = decltype(type);
@@ -282,17 +288,18 @@ extern "C" cudaError_t zero_launch_swiglu(cudaStream_t stream, zero_dtype_t dtyp
                              [&](auto pack, unsigned row_blocks, unsigned blocks) {
                                  constexpr int N = sizeof(pack) / sizeof(T);
                                  return zero_with_maximum<T>(absmax, [&](auto maximum) {
-                                     swiglu<T, N><<<blocks, THREADS, 0, stream>>>((T *)y, (const T *)gate_up,
-                                                                                  row_blocks, width, maximum);
+                                     gated<ACT, T, N><<<blocks, THREADS, 0, stream>>>((T *)y, (const T *)gate_up,
+                                                                                      row_blocks, width, maximum);
                                      return cudaGetLastError();
                                  });
                              });
     });
 }
 
-extern "C" cudaError_t zero_launch_swiglu_backward(cudaStream_t stream, zero_dtype_t dtype, void *dgate_up, void *y,
-                                                   const void *dy, const void *gate_up, size_t n_rows, size_t width,
-                                                   uint32_t *absmax)
+template <typename ACT>
+static cudaError_t launch_gated_backward(cudaStream_t stream, zero_dtype_t dtype, void *dgate_up, void *y,
+                                         const void *dy, const void *gate_up, size_t n_rows, size_t width,
+                                         uint32_t *absmax)
 {
     return zero_with_type(dtype, [&](auto type) {
         using T = decltype(type);
@@ -300,10 +307,80 @@ extern "C" cudaError_t zero_launch_swiglu_backward(cudaStream_t stream, zero_dty
         return with_packs<T>(aligned, n_rows, width, [&](auto pack, unsigned row_blocks, unsigned blocks) {
             constexpr int N = sizeof(pack) / sizeof(T);
             return zero_with_maximum<T>(absmax, [&](auto maximum) {
-                swiglu_backward<T, N><<<blocks, THREADS, 0, stream>>>((T *)dgate_up, (T *)y, (const T *)dy,
-                                                                      (const T *)gate_up, row_blocks, width, maximum);
+                gated_backward<ACT, T, N><<<blocks, THREADS, 0, stream>>>(
+                    (T *)dgate_up, (T *)y, (const T *)dy, (const T *)gate_up, row_blocks, width, maximum);
                 return cudaGetLastError();
             });
         });
+    });
+}
+
+extern "C" cudaError_t zero_launch_swiglu(cudaStream_t stream, zero_dtype_t dtype, void *y, const void *gate_up,
+                                          size_t n_rows, size_t width, uint32_t *absmax)
+{
+    return launch_gated<silu_act>(stream, dtype, y, gate_up, n_rows, width, absmax);
+}
+
+extern "C" cudaError_t zero_launch_swiglu_backward(cudaStream_t stream, zero_dtype_t dtype, void *dgate_up, void *y,
+                                                   const void *dy, const void *gate_up, size_t n_rows, size_t width,
+                                                   uint32_t *absmax)
+{
+    return launch_gated_backward<silu_act>(stream, dtype, dgate_up, y, dy, gate_up, n_rows, width, absmax);
+}
+
+extern "C" cudaError_t zero_launch_geglu(cudaStream_t stream, zero_dtype_t dtype, void *y, const void *gate_up,
+                                         size_t n_rows, size_t width, uint32_t *absmax)
+{
+    return launch_gated<gelu_act>(stream, dtype, y, gate_up, n_rows, width, absmax);
+}
+
+extern "C" cudaError_t zero_launch_geglu_backward(cudaStream_t stream, zero_dtype_t dtype, void *dgate_up, void *y,
+                                                  const void *dy, const void *gate_up, size_t n_rows, size_t width,
+                                                  uint32_t *absmax)
+{
+    return launch_gated_backward<gelu_act>(stream, dtype, dgate_up, y, dy, gate_up, n_rows, width, absmax);
+}
+
+/* ---- scaled sums ---- */
+
+/* y = residual + factor x. y may be either: a thread writes only where it has read. */
+template <typename T, int N>
+static __global__ void __launch_bounds__(THREADS)
+    add_scaled(T *y, const T *residual, const T *x, float factor, size_t n_packs)
+{
+    size_t i = (size_t)blockIdx.x * THREADS + threadIdx.x;
+    if (i >= n_packs)
+        return;
+    zero_pack<T, N> in = zero_load<N>(x, i * N), before = {};
+    if (residual != nullptr)
+        before = zero_load<N>(residual, i * N);
+    float out[N];
+#pragma unroll
+    for (int k = 0; k < N; ++k)
+        out[k] = residual != nullptr ? fmaf(factor, in[k], before[k]) : factor * in[k];
+    zero_store(y, i * N, out);
+}
+
+template <typename T, int N>
+static void launch_add_scaled(cudaStream_t stream, T *y, const T *residual, const T *x, float factor, size_t n_packs)
+{
+    if (n_packs > 0)
+        add_scaled<T, N>
+            <<<(unsigned)zero_divide_up(n_packs, THREADS), THREADS, 0, stream>>>(y, residual, x, factor, n_packs);
+}
+
+/* Launches whole packs, then single elements for the rest. */
+extern "C" cudaError_t zero_launch_add_scaled(cudaStream_t stream, zero_dtype_t dtype, void *y, const void *residual,
+                                              const void *x, float factor, size_t n_elems)
+{
+    return zero_with_type(dtype, [&](auto type) {
+        using T = decltype(type);
+        constexpr int N = 16 / sizeof(T);
+        bool aligned = zero_aligned(y) && zero_aligned(residual) && zero_aligned(x);
+        size_t n_packs = aligned ? n_elems / N : 0, done = n_packs * N;
+        const T *rest = residual == nullptr ? nullptr : (const T *)residual + done;
+        launch_add_scaled<T, N>(stream, (T *)y, (const T *)residual, (const T *)x, factor, n_packs);
+        launch_add_scaled<T, 1>(stream, (T *)y + done, rest, (const T *)x + done, factor, n_elems - done);
+        return cudaGetLastError();
     });
 }

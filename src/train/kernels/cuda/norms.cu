@@ -22,6 +22,10 @@ static __device__ __forceinline__ float row_sum(float x, int n_warps, int first_
 
 struct layer_norm {
     static constexpr int SUMS = 3;
+    static __device__ __forceinline__ float weight(float w, float)
+    {
+        return w;
+    }
     static __device__ __forceinline__ float unit(float x, float mean, float rstd)
     {
         return (x - mean) * rstd;
@@ -180,7 +184,7 @@ extern "C" cudaError_t zero_launch_layernorm_backward(cudaStream_t stream, zero_
         using T = decltype(type);
         return norm_backward_of<layer_norm>(stream, norm_rows<T>{(T *)dresidual, partials, (T *)y, (const T *)dy,
                                                                  (const T *)residual, mean, rstd, (const T *)weight,
-                                                                 (const T *)bias, n_rows, (int)dim, absmax});
+                                                                 (const T *)bias, n_rows, (int)dim, absmax, 0.0f});
     });
 }
 
@@ -207,6 +211,10 @@ static __device__ __forceinline__ float row_sum_by_tree(float x, int n_warps, in
 
 struct rms_norm {
     static constexpr int SUMS = 1;
+    static __device__ __forceinline__ float weight(float w, float offset)
+    {
+        return w + offset;
+    }
     static __device__ __forceinline__ float unit(float x, float, float rstd)
     {
         return x * rstd;
@@ -222,8 +230,8 @@ struct rms_norm {
 /* blockDim.x threads: NORM_BLOCK_WARPS rows of one warp, or one row of all warps. */
 template <typename T, int N, int PACKS, typename MAXIMUM>
 static __global__ void __launch_bounds__(NORM_MAX_WARPS *ZERO_WARP, N > 1 && PACKS == 1 ? 4 : 1)
-    rmsnorm(T *y, float *rstd, T *residual_out, const T *residual, const T *addend, const T *weight, float eps,
-            size_t n_rows, int dim, int row_warps, MAXIMUM maximum)
+    rmsnorm(T *y, float *rstd, T *residual_out, const T *residual, const T *addend, const T *weight, float offset,
+            float eps, size_t n_rows, int dim, int row_warps, MAXIMUM maximum)
 {
     __shared__ float shared[NORM_MAX_WARPS];
     int warp = threadIdx.x / ZERO_WARP, width = row_warps * ZERO_WARP, t = threadIdx.x % width;
@@ -258,7 +266,8 @@ static __global__ void __launch_bounds__(NORM_MAX_WARPS *ZERO_WARP, N > 1 && PAC
         float out[N];
 #pragma unroll
         for (int i = 0; i < N; ++i)
-            out[i] = rms_norm::scaled(rms_norm::unit(own.x[p][i], 0.0f, scale), w[p][i], 0.0f);
+            out[i] =
+                rms_norm::scaled(rms_norm::unit(own.x[p][i], 0.0f, scale), rms_norm::weight(w[p][i], offset), 0.0f);
         zero_pack<T, N> rounded = zero_packed<T>(out);
         zero_store_pack<N>(y, own.start + own.column(p), rounded);
         maximum.see(rounded);
@@ -268,8 +277,8 @@ static __global__ void __launch_bounds__(NORM_MAX_WARPS *ZERO_WARP, N > 1 && PAC
 
 template <typename T, int N, int PACKS, typename MAXIMUM>
 static cudaError_t launch_rms_forward(cudaStream_t stream, T *y, float *rstd, T *residual_out, const T *residual,
-                                      const T *addend, const T *weight, float eps, size_t n_rows, size_t dim,
-                                      MAXIMUM maximum)
+                                      const T *addend, const T *weight, float offset, float eps, size_t n_rows,
+                                      size_t dim, MAXIMUM maximum)
 {
     size_t row_warps = zero_divide_up(dim / N, (size_t)ZERO_WARP * PACKS);
     if (row_warps > NORM_MAX_WARPS)
@@ -277,7 +286,7 @@ static cudaError_t launch_rms_forward(cudaStream_t stream, T *y, float *rstd, T 
     size_t rows = row_warps == 1 ? NORM_BLOCK_WARPS : 1;
     rmsnorm<T, N, PACKS>
         <<<(unsigned)zero_divide_up(n_rows, rows), (unsigned)(rows * row_warps * ZERO_WARP), 0, stream>>>(
-            y, rstd, residual_out, residual, addend, weight, eps, n_rows, (int)dim, (int)row_warps, maximum);
+            y, rstd, residual_out, residual, addend, weight, offset, eps, n_rows, (int)dim, (int)row_warps, maximum);
     return cudaGetLastError();
 }
 
@@ -285,8 +294,8 @@ static cudaError_t launch_rms_forward(cudaStream_t stream, T *y, float *rstd, T 
  * loads two packs for each that it keeps, so a thread keeps one if a block then covers the row. */
 template <typename T, typename MAXIMUM>
 static cudaError_t choose_rms_forward(cudaStream_t stream, T *y, float *rstd, T *residual_out, const T *residual,
-                                      const T *addend, const T *weight, float eps, size_t n_rows, size_t dim,
-                                      MAXIMUM maximum)
+                                      const T *addend, const T *weight, float offset, float eps, size_t n_rows,
+                                      size_t dim, MAXIMUM maximum)
 {
     constexpr int N = 16 / sizeof(T);
     bool packs = zero_aligned(y) && zero_aligned(residual_out) && zero_aligned(residual) && zero_aligned(addend) &&
@@ -295,18 +304,19 @@ static cudaError_t choose_rms_forward(cudaStream_t stream, T *y, float *rstd, T 
                   : dim / N <= NORM_MAX_WARPS * ZERO_WARP     ? launch_rms_forward<T, N, 1, MAXIMUM>
                   : dim / N <= 2 * NORM_MAX_WARPS * ZERO_WARP ? launch_rms_forward<T, N, 2, MAXIMUM>
                                                               : launch_rms_forward<T, N, MAX_PACKS, MAXIMUM>;
-    return launch(stream, y, rstd, residual_out, residual, addend, weight, eps, n_rows, dim, maximum);
+    return launch(stream, y, rstd, residual_out, residual, addend, weight, offset, eps, n_rows, dim, maximum);
 }
 
 extern "C" cudaError_t zero_launch_rmsnorm(cudaStream_t stream, zero_dtype_t dtype, void *y, float *rstd,
                                            void *residual_out, const void *residual, const void *addend,
-                                           const void *weight, float eps, size_t n_rows, size_t dim, uint32_t *absmax)
+                                           const void *weight, float offset, float eps, size_t n_rows, size_t dim,
+                                           uint32_t *absmax)
 {
     return zero_with_type(dtype, [&](auto type) {
         using T = decltype(type);
         return zero_with_maximum<T>(absmax, [&](auto maximum) {
             return choose_rms_forward(stream, (T *)y, rstd, (T *)residual_out, (const T *)residual, (const T *)addend,
-                                      (const T *)weight, eps, n_rows, dim, maximum);
+                                      (const T *)weight, offset, eps, n_rows, dim, maximum);
         });
     });
 }
@@ -315,13 +325,13 @@ extern "C" cudaError_t zero_launch_rmsnorm(cudaStream_t stream, zero_dtype_t dty
 
 extern "C" cudaError_t zero_launch_rmsnorm_backward(cudaStream_t stream, zero_dtype_t dtype, void *dresidual,
                                                     float *partials, void *y, const void *dy, const void *residual,
-                                                    const float *rstd, const void *weight, size_t n_rows, size_t dim,
-                                                    uint32_t *absmax)
+                                                    const float *rstd, const void *weight, float offset, size_t n_rows,
+                                                    size_t dim, uint32_t *absmax)
 {
     return zero_with_type(dtype, [&](auto type) {
         using T = decltype(type);
         return norm_backward_of<rms_norm>(stream, norm_rows<T>{(T *)dresidual, partials, (T *)y, (const T *)dy,
                                                                (const T *)residual, nullptr, rstd, (const T *)weight,
-                                                               nullptr, n_rows, (int)dim, absmax});
+                                                               nullptr, n_rows, (int)dim, absmax, offset});
     });
 }

@@ -88,6 +88,7 @@ template <typename T> struct norm_rows {
     size_t n_rows;
     int dim;
     uint32_t *absmax; /* of the new dresidual; NULL: not wanted */
+    float offset;     /* of RMSNorm: added to the weight */
 };
 
 /* Returns the sums of two numbers over the threads of a group, in a fixed tree; every thread gets them. A group of
@@ -217,8 +218,9 @@ static __device__ __forceinline__ float2 norm_sum_row(const norm_reader<T, N, PA
         float y[N];
 #pragma unroll
         for (int i = 0; i < N; ++i) {
-            float h = NORM::unit(x[i], mean, rstd), g = dy[i] * w[p][i];
-            y[i] = NORM::scaled(h, w[p][i], b[p][i]);
+            float weight = NORM::weight(w[p][i], rows.a.offset);
+            float h = NORM::unit(x[i], mean, rstd), g = dy[i] * weight;
+            y[i] = NORM::scaled(h, weight, b[p][i]);
             part.y = fmaf(g, h, part.y);
             sums[NORM_DWEIGHT][p][i] = fmaf(dy[i], h, sums[NORM_DWEIGHT][p][i]);
             if constexpr (CENTERED) {
@@ -245,7 +247,8 @@ norm_add_row(const norm_reader<T, N, PACKS, STAGES> &rows, size_t row, float mea
         float sum[N];
 #pragma unroll
         for (int i = 0; i < N; ++i) {
-            float g = dy[i] * w[p][i]; /* rounded as in its mean, so that equal values cancel */
+            float g =
+                dy[i] * NORM::weight(w[p][i], rows.a.offset); /* rounded as in its mean, so that equal values cancel */
             float centered = fmaf(gh_center, NORM::unit(x[i], mean, rstd), CENTERED ? g + g_center : g);
             sum[i] = fmaf(rstd, centered, dx[i]);
         }
@@ -318,11 +321,20 @@ static __global__ void __launch_bounds__(MAX_THREADS, 1) norm_backward(norm_rows
     maximum.finish(true);
 }
 
+/* How norm_backward takes rows: a lane has up to PACKS packs of N elements, STAGES rows are fetched at a time (0: none
+ * ahead), ONE_WARP has a row, and a block has up to MAX_THREADS. */
+template <int N_, int PACKS_, int STAGES_, bool ONE_WARP_, int MAX_THREADS_> struct norm_way {
+    static constexpr int N = N_, PACKS = PACKS_, STAGES = STAGES_, MAX_THREADS = MAX_THREADS_;
+    static constexpr bool ONE_WARP = ONE_WARP_;
+};
+
 /* Launches zero_norm_parts blocks of n_groups groups of group_warps warps. */
-template <typename NORM, int N, int PACKS, int STAGES, bool ONE_WARP, int MAX_THREADS, typename T, typename MAXIMUM>
+template <typename NORM, typename WAY, typename T, typename MAXIMUM>
 static cudaError_t norm_launch_backward(cudaStream_t stream, norm_rows<T> rows, size_t n_groups, size_t group_warps,
                                         MAXIMUM maximum)
 {
+    constexpr int N = WAY::N, PACKS = WAY::PACKS, STAGES = WAY::STAGES, MAX_THREADS = WAY::MAX_THREADS;
+    constexpr bool ONE_WARP = WAY::ONE_WARP;
     auto kernel = rows.y == nullptr ? norm_backward<NORM, T, N, PACKS, STAGES, false, ONE_WARP, MAX_THREADS, MAXIMUM>
                                     : norm_backward<NORM, T, N, PACKS, STAGES, true, ONE_WARP, MAX_THREADS, MAXIMUM>;
     size_t n_threads = n_groups * group_warps * ZERO_WARP;
@@ -345,21 +357,26 @@ static cudaError_t norm_launch_backward(cudaStream_t stream, norm_rows<T> rows, 
 template <typename NORM, typename T, typename MAXIMUM>
 static cudaError_t norm_choose_backward(cudaStream_t stream, norm_rows<T> rows, MAXIMUM maximum)
 {
-    constexpr int N = 16 / sizeof(T), SINGLES = NORM::SUMS == 1 ? 32 : 16;
+    constexpr int N = 16 / sizeof(T), ELEMENTS = NORM::SUMS == 1 ? 32 : 16; /* of a lane, without packs */
+    using one_by_one = norm_way<1, ELEMENTS, 0, false, 512>;
+    using warp_of_3 = norm_way<N, 3, 2, true, 256>; /* packs a lane */
+    using warp_of_2 = norm_way<N, 2, 2, true, 512>;
+    using warps_of_2 = norm_way<N, 2, 2, false, 512>;
+    using warps_of_4 = norm_way<N, 4, 0, false, 512>;
     size_t dim = (size_t)rows.dim, n_packs = dim / N, row_warps = zero_norm_row_warps(dim, sizeof(T));
     auto warps = [](size_t n, size_t packs) { return zero_divide_up(n, ZERO_WARP * packs); };
     bool packs = zero_aligned(rows.dresidual) && zero_aligned(rows.y) && zero_aligned(rows.dy) &&
                  zero_aligned(rows.residual) && zero_aligned(rows.weight) && zero_aligned(rows.bias) && dim % N == 0 &&
                  warps(n_packs, 4) <= ZERO_NORM_WARPS;
     if (!packs)
-        return norm_launch_backward<NORM, 1, SINGLES, 0, false, 512>(stream, rows, 1, warps(dim, SINGLES), maximum);
+        return norm_launch_backward<NORM, one_by_one>(stream, rows, 1, warps(dim, ELEMENTS), maximum);
     if (row_warps == 1 && warps(n_packs, 2) > 1)
-        return norm_launch_backward<NORM, N, 3, 2, true, 256>(stream, rows, 8, 1, maximum);
+        return norm_launch_backward<NORM, warp_of_3>(stream, rows, 8, 1, maximum);
     if (row_warps == 1)
-        return norm_launch_backward<NORM, N, 2, 2, true, 512>(stream, rows, ZERO_NORM_WARPS, 1, maximum);
+        return norm_launch_backward<NORM, warp_of_2>(stream, rows, ZERO_NORM_WARPS, 1, maximum);
     if (row_warps <= ZERO_NORM_WARPS)
-        return norm_launch_backward<NORM, N, 2, 2, false, 512>(stream, rows, 1, row_warps, maximum);
-    return norm_launch_backward<NORM, N, 4, 0, false, 512>(stream, rows, 1, warps(n_packs, 4), maximum);
+        return norm_launch_backward<NORM, warps_of_2>(stream, rows, 1, row_warps, maximum);
+    return norm_launch_backward<NORM, warps_of_4>(stream, rows, 1, warps(n_packs, 4), maximum);
 }
 
 template <typename NORM, typename T> static cudaError_t norm_backward_of(cudaStream_t stream, norm_rows<T> rows)

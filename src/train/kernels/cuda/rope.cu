@@ -19,7 +19,7 @@ static __global__ void __launch_bounds__(MAX_THREADS, MAXIMUM::RECORDS ? 5 : 0)
 {
     __shared__ alignas(sizeof(float) * N) float cosine[ZERO_ROPE_FREQUENCIES], sine[ZERO_ROPE_FREQUENCIES];
     unsigned head_packs = frequencies.n / N, n_packs = n_heads * head_packs;
-    size_t half = frequencies.head_dim / 2;
+    size_t half = frequencies.half;
     T *row = qkv + blockIdx.x * row_elems;
     zero_pack<T, N> a[PAIRS], b[PAIRS];
     auto start = [&](unsigned pack) {
@@ -40,8 +40,8 @@ static __global__ void __launch_bounds__(MAX_THREADS, MAXIMUM::RECORDS ? 5 : 0)
     for (unsigned i = threadIdx.x; i < frequencies.n; i += blockDim.x) {
         float s, c;
         sincosf((float)position * frequencies.of[i], &s, &c);
-        cosine[i] = c;
-        sine[i] = sign * s;
+        cosine[i] = c * frequencies.scale;
+        sine[i] = sign * s * frequencies.scale;
     }
     __syncthreads();
     for (unsigned base = threadIdx.x; base < n_packs; base += PAIRS * blockDim.x, load(base)) {
@@ -52,11 +52,11 @@ static __global__ void __launch_bounds__(MAX_THREADS, MAXIMUM::RECORDS ? 5 : 0)
                 continue;
             zero_pack<float, N> c = zero_load<N>(cosine, pack % head_packs * N);
             zero_pack<float, N> s = zero_load<N>(sine, pack % head_packs * N);
-            float first[N], second[N];
+            float first[N], second[N], factor = pack / head_packs < frequencies.n_q_heads ? frequencies.q_scale : 1.0f;
 #pragma unroll
             for (int i = 0; i < N; ++i) {
-                first[i] = fmaf(a[k][i], c[i], -(b[k][i] * s[i]));
-                second[i] = fmaf(b[k][i], c[i], a[k][i] * s[i]);
+                first[i] = fmaf(a[k][i], c[i], -(b[k][i] * s[i])) * factor;
+                second[i] = fmaf(b[k][i], c[i], a[k][i] * s[i]) * factor;
             }
             zero_pack<T, N> of_first = zero_packed<T>(first), of_second = zero_packed<T>(second);
             zero_store_pack<N>(row, start(pack), of_first);
@@ -65,6 +65,10 @@ static __global__ void __launch_bounds__(MAX_THREADS, MAXIMUM::RECORDS ? 5 : 0)
             maximum.see(of_second);
         }
     }
+    size_t rest = frequencies.head_dim - 2 * half; /* of a head, which stays */
+    if (MAXIMUM::RECORDS && rest > 0)
+        for (size_t at = (size_t)threadIdx.x * N; at < n_heads * rest; at += (size_t)blockDim.x * N)
+            maximum.see(zero_load<N>(row, at / rest * frequencies.head_dim + 2 * half + at % rest));
     if (MAXIMUM::RECORDS)
         for (size_t at = (size_t)n_heads * frequencies.head_dim + (size_t)threadIdx.x * N; at < row_elems;
              at += (size_t)blockDim.x * N)
@@ -93,8 +97,8 @@ extern "C" cudaError_t zero_launch_rope(cudaStream_t stream, zero_dtype_t dtype,
     return zero_with_type(dtype, [&](auto type) {
         using T = decltype(type);
         constexpr int N = 16 / sizeof(T);
-        bool packs = zero_aligned(qkv) && frequencies->head_dim / 2 % N == 0 && frequencies->n % N == 0 &&
-                     frequencies->first % N == 0;
+        bool packs = zero_aligned(qkv) && frequencies->head_dim % N == 0 && frequencies->half % N == 0 &&
+                     frequencies->n % N == 0 && frequencies->first % N == 0;
         auto launcher = packs ? launch<T, N> : launch<T, 1>;
         return launcher(stream, (T *)qkv, frequencies, inverse, starts, n_rows, seq_len, n_heads, row_elems, absmax);
     });

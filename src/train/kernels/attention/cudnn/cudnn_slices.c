@@ -201,8 +201,8 @@ size_t zero_attention_copies_bytes(const zero_attention_shape_t *s, const zero_a
 size_t zero_cudnn_workspace(const zero_model_limits_t *limits)
 {
     size_t n_kv_heads = limits->n_kv_heads > 0 ? limits->n_kv_heads : limits->n_heads;
-    zero_attention_shape_t s = {limits->n_rows / limits->seq_len, limits->seq_len, limits->n_heads, n_kv_heads,
-                                limits->head_dim};
+    size_t n_batch = limits->n_batch > 0 ? limits->n_batch : limits->n_rows / limits->seq_len;
+    zero_attention_shape_t s = {n_batch, limits->seq_len, limits->n_heads, n_kv_heads, limits->head_dim};
     zero_attention_shape_t p = zero_attention_padded(s);
     if (!zero_cudnn_may_serve(limits->dtype, &s, NULL))
         return 0;

@@ -18,22 +18,23 @@
 template <int DIM> static constexpr int ROW_LANES = DIM / 8; /* lanes to a row, 8 elements each */
 
 /* Computes a tile's numbers and resets the counts. Rows beyond the sequence get -infinity, so that their probabilities
- * are 0. A block's head is in x, its tile in y, its sequence in z. */
+ * are 0. A block's tile is in x, which may be 2^31, its head in y, its sequence in z.
+ */
 template <typename T, int DIM>
 static __global__ void __launch_bounds__(NUMBERS_THREADS)
     causal_numbers(causal_t c, const T *dout, const T *out, const float *logsumexp)
 {
-    const size_t head = (size_t)blockIdx.z * c.s.n_heads + blockIdx.x, tile = head * c.n_tiles + blockIdx.y;
+    const size_t head = (size_t)blockIdx.z * c.s.n_heads + blockIdx.y, tile = head * c.n_tiles + blockIdx.x;
     float *numbers = c.numbers + tile * 2 * QUERIES;
 #pragma unroll
     for (int i = 0; i < QUERIES * ROW_LANES<DIM> / NUMBERS_THREADS; ++i) {
         const int at = i * NUMBERS_THREADS + (int)threadIdx.x, row = at / ROW_LANES<DIM>, lane = at % ROW_LANES<DIM>;
-        const int query = blockIdx.y * QUERIES + row;
+        const int query = blockIdx.x * QUERIES + row;
         const bool valid = query < c.s.seq_len;
         float sum = 0.0f;
         if (valid)
             sum = product_of_8(
-                dout, out, (((size_t)blockIdx.z * c.s.seq_len + query) * c.s.n_heads + blockIdx.x) * DIM + lane * 8);
+                dout, out, (((size_t)blockIdx.z * c.s.seq_len + query) * c.s.n_heads + blockIdx.y) * DIM + lane * 8);
         sum = zero_lanes_sum<ROW_LANES<DIM>>(sum);
         if (lane == 0) {
             numbers[row] = valid ? -logsumexp[head * c.s.seq_len + query] * LOG2_E : -INFINITY;
@@ -57,7 +58,7 @@ extern "C" size_t zero_attention_causal_backward_bytes(const zero_attention_shap
 static cudaError_t launch_numbers(cudaStream_t stream, zero_dtype_t dtype, const causal_t *c, const void *dout,
                                   const void *out, const float *logsumexp)
 {
-    const dim3 grid((unsigned)c->s.n_heads, (unsigned)c->n_tiles, (unsigned)c->s.n_batch);
+    const dim3 grid((unsigned)c->n_tiles, (unsigned)c->s.n_heads, (unsigned)c->s.n_batch);
     return with_half_type(dtype, [&](auto type) {
         using T = decltype(type);
         if (c->s.head_dim == 64)

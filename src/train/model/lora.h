@@ -1,0 +1,45 @@
+/* lora.h - adapters (Hu et al. 2021, arXiv:2106.09685) on the blocks' linear layers, as [lora] asks.
+ *
+ * A layer with an adapter computes y = x W + scale (x A^T) B^T. W and everything else of the model is frozen; A [rank,
+ * n_in] and B [width, rank], in PEFT's layout and by its names, are trained tensors of the same unit. Where several
+ * matrices are multiplied as one (q, k and v; gate and up), each has its own A and B; the A are packed, so that one
+ * product computes all x A^T. The small products add to what the layer's own product has written, in arch.c's
+ * functions.
+ */
+#ifndef ZEROTRAIN_LORA_H
+#define ZEROTRAIN_LORA_H
+
+#include "train/model/arch.h"
+
+/* Leaves model->lora NULL if the options don't ask for adapters. */
+zero_status_t lora_create(model_t *model);
+void lora_destroy(model_t *model);
+/* Declares a block's adapters, behind the other tensors of its unit. */
+zero_status_t lora_declare(model_t *model, int layer, zero_unit_t unit);
+/* Returns how many tensors the adapters are. */
+int lora_n_tensors(const model_t *model);
+/* Returns how many elements all adapters have. */
+int64_t lora_n_params(const model_t *model);
+
+/* Allocate what all layers share; what one layer keeps, whose lifetime the caller has set. Do nothing without
+ * adapters. */
+void lora_allocate(const model_t *model, activations_t *activations);
+void lora_allocate_layer(const model_t *model, activations_t *activations, int layer);
+/* Returns the widest x A^T of a layer, in columns, for the kernels' limits; 0: there are no adapters. */
+size_t lora_width(const model_t *model);
+
+/* Writes random A, uniform in +-1 / sqrt(n_in), as PEFT does, by [lora] seed; and zeros to B. [collective] */
+zero_status_t lora_init(const model_t *model, zero_engine_t *engine);
+
+/* Widens a layer's matrix, which is held in fp8, into room that all layers share: *weight is of the model's precision,
+ * until the next call. */
+zero_status_t lora_widen(model_t *model, arch_linear_t at, zero_weight_t *weight);
+
+/* y += scale (x A^T) B^T, unless it is the reference that is computed. Keeps x A^T for backward. */
+zero_status_t lora_forward(model_t *model, arch_linear_t at, void *y, const void *x);
+/* dx += scale (dy B) A. Keeps dy B for lora_backward_weight. */
+zero_status_t lora_backward_input(model_t *model, arch_linear_t at, void *dx, const void *dy);
+/* dA = scale (dy B)^T x, dB = scale dy^T (x A^T) */
+zero_status_t lora_backward_weight(model_t *model, arch_linear_t at, const void *x, const void *dy);
+
+#endif

@@ -1,0 +1,134 @@
+/* idle_settings.c - settings that the user has given and that change nothing beside the others: each is named, so that
+ * nobody takes them for being in effect. Those that contradict the others are refused (options_resolve.c). Called by a
+ * run when it starts, with everything derived and chosen.
+ */
+#include <string.h>
+
+#include "train/options/options_table.h"
+#include "train/report/report.h"
+
+/* ---- when ---- */
+
+static bool is_gpt2(const options_t *o)
+{
+    return o->model.arch == ARCH_GPT2;
+}
+
+static bool is_untied_gpt2(const options_t *o)
+{
+    return is_gpt2(o) && !o->model.tied;
+}
+
+static bool cuts_all(const options_t *o)
+{
+    bool cuts = o->data.packing == PACKING_CUT;
+    for (int i = 0; i < OPTIONS_MAX_VAL_SETS; i++)
+        cuts = cuts && o->data.val_packing[i] == PACKING_CUT;
+    return cuts;
+}
+
+static bool stays_at_lr(const options_t *o)
+{
+    return o->train.schedule == SCHEDULE_CONSTANT;
+}
+
+static bool has_no_val(const options_t *o)
+{
+    return !o->data.val[0];
+}
+
+static bool is_sgd(const options_t *o)
+{
+    return o->train.optimizer == ZERO_OPTIMIZER_SGD || o->train.optimizer == ZERO_OPTIMIZER_NESTEROV;
+}
+
+static bool is_not_sgd(const options_t *o)
+{
+    return !is_sgd(o);
+}
+
+static bool has_no_eps(const options_t *o)
+{
+    return is_sgd(o) || o->train.optimizer == ZERO_OPTIMIZER_LION;
+}
+
+static bool is_not_muon(const options_t *o)
+{
+    return o->train.optimizer != ZERO_OPTIMIZER_MUON;
+}
+
+static bool has_first_adapters(const options_t *o)
+{
+    return strcmp(o->lora.init, "random") != 0;
+}
+
+static bool offloads_no_state(const options_t *o)
+{
+    return o->zero.offload == OFFLOAD_NONE;
+}
+
+static bool offloads_nothing(const options_t *o)
+{
+    return offloads_no_state(o) && o->model.offload_activations == 0.0;
+}
+
+static bool reduces_every_time(const options_t *o)
+{
+    return o->zero.stage >= 2 && !o->zero.reduce_every_micro_step;
+}
+
+static bool is_on_cpu(const options_t *o)
+{
+    return o->device.type == ZERO_DEVICE_CPU;
+}
+
+static bool saves_not_on_disk(const options_t *o)
+{
+    return !o->checkpoint.dir[0];
+}
+
+static bool saves_nothing(const options_t *o)
+{
+    return saves_not_on_disk(o) && o->checkpoint.memory_every == 0;
+}
+
+/* ---- which ---- */
+
+static const struct {
+    const char *section, *key;
+    bool (*is_idle)(const options_t *options);
+    const char *why;
+} rows[] = {
+    {"model", "tied", is_untied_gpt2, "a gpt2's output head is always the token embedding"},
+    {"model", "rope_theta", is_gpt2, "a gpt2 has a table of positions instead of RoPE"},
+    {"model", "rope", is_gpt2, "a gpt2 has a table of positions instead of RoPE"},
+    {"data", "long_documents", cuts_all, "packing = cut cuts documents where a sequence ends"},
+    {"train", "min_lr", stays_at_lr, "schedule = constant stays at lr"},
+    {"train", "beta1", is_sgd, "optimizer = sgd and nesterov have momentum instead"},
+    {"train", "beta2", is_sgd, "optimizer = sgd and nesterov have momentum instead"},
+    {"train", "momentum", is_not_sgd, "it is for optimizer = sgd and nesterov"},
+    {"train", "muon_momentum", is_not_muon, "it is for optimizer = muon"},
+    {"train", "muon_steps", is_not_muon, "it is for optimizer = muon"},
+    {"train", "eps", has_no_eps, "it is for AdamW, as optimizer = adamw, adamw8bit and muon have it"},
+    {"train", "eval_batches", has_no_val, "[data] val names no file"},
+    {"lora", "seed", has_first_adapters, "the first adapters come from [lora] init"},
+    {"zero", "offload_ratio", offloads_no_state, "offload = none"},
+    {"zero", "offload_update", offloads_no_state, "offload = none"},
+    {"zero", "offload_threads", offloads_no_state, "offload = none"},
+    {"zero", "offload_ram", offloads_nothing, "nothing is offloaded"},
+    {"zero", "overlap", is_on_cpu, "the CPU computes and communicates in turn"},
+    {"zero", "reduce_every_micro_step", reduces_every_time, "stages 2 and 3 reduce every micro-step"},
+    {"device", "graphs", is_on_cpu, "CUDA graphs are for GPUs"},
+    {"checkpoint", "keep", saves_not_on_disk, "dir is empty"},
+    {"checkpoint", "async", saves_nothing, "dir is empty"},
+};
+
+void options_report_idle(const options_t *options)
+{
+    for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++)
+        if (option_is_given(options, option_row_find(rows[i].section, rows[i].key)) && rows[i].is_idle(options))
+            report("[%s] %s changes nothing here: %s", rows[i].section, rows[i].key, rows[i].why);
+    if (options->stop_after > options->train.steps)
+        report("--steps %lld changes nothing here: [train] steps = %lld", (long long)options->stop_after,
+               (long long)options->train.steps);
+}
