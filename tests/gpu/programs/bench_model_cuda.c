@@ -10,10 +10,11 @@
  *
  *     bench_model_cuda [124m|1558m|8b [NAME...]]
  *     bench_model_cuda masks
+ *     bench_model_cuda lengths
  *
  * With NAMEs, runs only the rows that begin with one of them. The part `masks`, which also runs without arguments,
  * times attention within windows and documents, at the same sizes; its rates count the pairs of query and key that are
- * seen.
+ * seen. The part `lengths` times attention over 4096 to a million tokens, each for seconds.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -600,6 +601,31 @@ static void run_masked(const model_t *m)
     close_bench(&b);
 }
 
+/* ---- Lengths ---- */
+
+/* A quarter of Llama-3-8B's heads: what a rank has of them if four share a sequence. */
+static const model_t long_models[] = {
+    {"lengths", "Attention, 8/2 heads of 128", true, 1, 1024, 8, 2, 768, 256, 8, 4096},
+    {"lengths", "Attention, 8/2 heads of 128", true, 1, 1024, 8, 2, 768, 256, 1, 32768},
+    {"lengths", "Attention, 8/2 heads of 128", true, 1, 1024, 8, 2, 768, 256, 1, 131072},
+    {"lengths", "Attention, 8/2 heads of 128", true, 1, 1024, 8, 2, 768, 256, 1, 524288},
+    {"lengths", "Attention, 8/2 heads of 128", true, 1, 1024, 8, 2, 768, 256, 1, 1048576}};
+
+static void run_length(const model_t *m)
+{
+    static bench_t b;
+    row_t rows[MAX_ROWS];
+    open_bench(&b, m);
+    size_t n_rows = rows_of(m, rows);
+    for (size_t i = 0; i < n_rows; ++i)
+        if (strncmp(rows[i].name, "attention", 9) == 0 && strncmp(rows[i].name, "attention out", 13) != 0) {
+            double about_ms = rows[i].flops * 2e-12; /* at 500 TFLOP/s */
+            double ms = loaded_ms(&b, &rows[i], 1, true, about_ms);
+            printf("%-30s %12.4f ms %8.1f TFLOP/s\n", rows[i].name, ms, rows[i].flops / ms * 1e-9);
+        }
+    close_bench(&b);
+}
+
 int main(int argc, char **argv)
 {
     zero_log_set(ZERO_LOG_DEBUG, NULL, NULL); /* logs attention's backend */
@@ -609,5 +635,8 @@ int main(int argc, char **argv)
     for (size_t i = 0; i < sizeof masked_models / sizeof masked_models[0]; ++i)
         if (argc < 2 || strcmp(argv[1], masked_models[i].name) == 0)
             run_masked(&masked_models[i]);
+    for (size_t i = 0; i < sizeof long_models / sizeof long_models[0]; ++i)
+        if (argc < 2 || strcmp(argv[1], long_models[i].name) == 0)
+            run_length(&long_models[i]);
     return 0;
 }
