@@ -38,7 +38,7 @@
  *     acquire, release        make a unit's full parameters resident; give them up (FSDP: unshard, reshard)
  *     unsharded buffer        room for one whole unit, in which units take turns
  *     micro-step              one forward and backward pass; with gradient accumulation a step has several
- *     reduced gradients       summed over ranks, in fp32
+ *     reduced gradients       summed over ranks in fp32; held in fp32 or bf16 (zero_config_t.gradients)
  *     master weights, m, v    the fp32 weights and the two moments that AdamW updates
  *     offloaded               kept in host memory
  *     transport               how bytes move between ranks, such as "node" (shared memory) or "nccl"
@@ -268,7 +268,7 @@ typedef enum zero_dtype { ZERO_FP32, ZERO_BF16, ZERO_FP16 } zero_dtype_t;
 
 #define ZERO_SHARD_GROUP_WORLD 0   /* shard_group: all ranks */
 #define ZERO_SHARD_GROUP_HOST (-1) /* the ranks of a host; every host must have as many, numbered one after another */
-#define ZERO_OFFLOAD_AUTO (-1.0f)  /* offload_ratio: as little as makes the plan fit */
+#define ZERO_OFFLOAD_AUTO (-1.0f)  /* offload_ratio, offload_params: as little as makes the plan fit */
 #define ZERO_KEEP_AUTO (-1)        /* keep: as many units as fit */
 #define ZERO_MAX_OFFLOAD_THREADS 1024
 #define ZERO_MAX_MUON_STEPS 99
@@ -421,7 +421,7 @@ typedef struct zero_config {
  * 0.95, eps 1e-8, weight_decay 0.1 (momentum 0.9 for SGD, 0.95 and 5 steps for Muon); grad_clip 1.0; an end after 20
  * skipped steps; fp16's loss scale from 65536, window 1000, hysteresis 1; no offload (but if you turn it on: ratio 1,
  * no parameters, 256 MiB of buffers, at most half of the host's memory); 512 MiB of staging; no check; no gather_fp8;
- * not forward_only.
+ * not forward_only; gradients in fp32, updates in zero_step.
  *
  * struct_size: the size of the struct at `config`; nothing beyond it is written. C and C++ need only
  * zero_config_default; this is for bindings to other languages. In a smaller struct, of an older header, the missing

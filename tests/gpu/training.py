@@ -301,9 +301,12 @@ def mixing(case, ini, words):
 
 
 def near_the_cpu(case, title, train, words=""):
+    """The first ten losses tell an error from rounding. What rounding does grows later: on one H200 the last of 30 were
+    apart by 9e-7 to 1.2e-4, and a CPU's by 1e-5 if OpenBLAS takes other kernels."""
     cpu, gpu = (train(f"{words} train.precision=fp32 {device}") for device in ("device.type=cpu", ""))
-    off = 0.0 if case.dry_run else apart(cpu.text, gpu.text)
-    case.claim(len(gpu.text) == 30 and off < 1e-4, f"{title}, fp32: losses within {off:.1e} of the CPU's", gpu)
+    first, every = (0.0, 0.0) if case.dry_run else (apart(cpu.text[:10], gpu.text[:10]), apart(cpu.text, gpu.text))
+    ok = len(gpu.text) == 30 and first < 1e-5 and every < 1e-3
+    case.claim(ok, f"{title}, fp32: losses within {first:.1e} of the CPU's over 10 steps, {every:.1e} over 30", gpu)
 
 
 def families(case):

@@ -266,6 +266,17 @@ bool support_is_left_to_plain_build(void)
 #endif
 }
 
+START_TEST(a_turn_is_left_to_the_plain_build)
+{
+    ck_assert(support_is_left_to_plain_build());
+}
+END_TEST
+
+void support_leave_to_plain_build(TCase *group)
+{
+    tcase_add_test(group, a_turn_is_left_to_the_plain_build);
+}
+
 TCase *support_long_case(Suite *suite, double timeout_s)
 {
     static TCase *group; /* reachable, also if no suite has it */

@@ -128,7 +128,7 @@ const option_row_t option_rows[] = {
     INTEGER(model, positions, "0", 1, 1 << 30, "0",
         "gpt2: rows of its position embedding. 0: as in the model in init, or seq_len."),
     INTEGER(model, window, "0", 1, 1 << 30, "0",
-        "Sliding window in tokens, its own too, as Mistral has. 0: as in the model in init, or none."),
+        "How many tokens a token sees, itself included (Mistral). 0: as in the model in init, or none."),
     REAL(model, norm_eps, "1e-5", 1e-30, 1.0, NULL, "Epsilon of LayerNorm and RMSNorm."),
     REAL(model, rope_theta, "10000", 1.0, 1e12, NULL,
         "All but gpt2: base of RoPE's frequencies; Llama 3 uses 500000."),

@@ -6,10 +6,10 @@
  * probabilities and logits once in between. Outputs start as NaN and have guards around them, which shows elements that
  * are not written and writes out of bounds. Does not use Check, which machines with GPUs may lack.
  *
- *     test_model_cuda [small] [SEED] [NAME]
+ *     test_model_cuda [small] [fp32] [SEED] [NAME]
  *
  * prints a line for each kernel, or for NAME alone; exits with 1 if one failed. small: fewer and smaller cases, for
- * compute-sanitizer.
+ * compute-sanitizer. fp32: in this dtype alone.
  */
 #include <math.h>
 #include <stdio.h>
@@ -26,6 +26,7 @@
 static int n_checks, n_failed;
 static uint64_t seed = 1;
 static bool small; /* a tenth of the work */
+static int n_dtypes = 3;
 
 /* ---- Random numbers ---- */
 
@@ -553,7 +554,7 @@ static void test_choice(void)
 
 static void test_linear(void)
 {
-    for (int d = 0; d < 3; ++d) {
+    for (int d = 0; d < n_dtypes; ++d) {
         check_linear(dtypes[d], 1, 1, 1, 2);
         check_linear(dtypes[d], 512, 768, 2304, 2);
         for (int i = 0; i < (small ? 8 : 48); ++i)
@@ -708,7 +709,7 @@ static void check_layernorm(zero_dtype_t dtype, size_t rows, size_t dim, int fla
 static void test_layernorm(void)
 {
     static const size_t dims[] = {1, 5, 36, 256, 768, 1600, 2048, 4096, 5120, 8192};
-    for (int d = 0; d < 3; ++d) {
+    for (int d = 0; d < n_dtypes; ++d) {
         for (size_t i = 0; i < sizeof dims / sizeof dims[0]; ++i)
             check_layernorm(dtypes[d], 131, dims[i], (int)random_below(64));
         check_layernorm(dtypes[d], small ? 901 : 9001, 64, 7);
@@ -795,7 +796,7 @@ static void test_rmsnorm(void)
     /* Rows of one warp with one and with three packs per lane, of several warps and of a block, from shared memory and
      * not; the last is the longest there may be. */
     static const size_t dims[] = {1, 5, 36, 256, 768, 2048, 4096, 5120, 8192, 16384};
-    for (int d = 0; d < 3; ++d) {
+    for (int d = 0; d < n_dtypes; ++d) {
         for (size_t i = 0; i < sizeof dims / sizeof dims[0]; ++i)
             for (int shifted = 0; shifted <= 32; shifted += 32)
                 check_rmsnorm(dtypes[d], small || dims[i] > 1000 ? 37 : 331, dims[i],
@@ -917,7 +918,7 @@ static void test_head_norm(void)
     static const attention_shape_t shapes[] = {{1, 1, 1, 1, 1},      {1, 37, 3, 1, 8},   {2, 33, 6, 2, 10},
                                                {1, 301, 16, 8, 128}, {1, 65, 9, 3, 64},  {3, 17, 2, 2, 256},
                                                {1, 9001, 2, 1, 32},  {1, 40, 5, 1, 200}, {1, 5, 71, 71, 96}};
-    for (int d = 0; d < 3; ++d) {
+    for (int d = 0; d < n_dtypes; ++d) {
         for (size_t i = 0; i < sizeof shapes / sizeof shapes[0]; ++i) {
             if (small && shapes[i].seq_len > 1000)
                 continue;
@@ -993,7 +994,7 @@ static void check_projection_norm(zero_dtype_t dtype, size_t rows, size_t q_widt
 
 static void test_projection_norm(void)
 {
-    for (int d = 0; d < 3; ++d) {
+    for (int d = 0; d < n_dtypes; ++d) {
         check_projection_norm(dtypes[d], 1, 1, 1, 0.0f, false, 0);
         check_projection_norm(dtypes[d], small ? 37 : 301, 4096, 1024, 0.0f, true, 0);
         if (!small)
@@ -1107,7 +1108,7 @@ static void test_rope(void)
     static const attention_shape_t shapes[] = {{1, 1, 1, 1, 2},     {3, 17, 3, 3, 12},  {2, 33, 6, 2, 10},
                                                {2, 65, 32, 8, 128}, {2, 129, 9, 3, 64}, {1, 40, 71, 1, 64},
                                                {1, 9, 2, 1, 512},   {1, 9, 2, 2, 1040}, {1, 5, 1, 1, 522}};
-    for (int d = 0; d < 3; ++d) {
+    for (int d = 0; d < n_dtypes; ++d) {
         for (size_t i = 0; i < sizeof shapes / sizeof shapes[0]; ++i) {
             check_rope(dtypes[d], shapes[i], llama3, 0, true, 0);
             check_rope(dtypes[d], shapes[i], plain, 1 + random_below(7), false, 0);
@@ -1175,7 +1176,7 @@ static void check_gated(bool gelu, zero_dtype_t dtype, size_t rows, size_t width
 static void test_gated(bool gelu)
 {
     static const float tails[] = {-3e4f, -80.0f, -9.0f, 9.0f, 80.0f, 3e4f}; /* nothing overflows in between */
-    for (int d = 0; d < 3; ++d) {
+    for (int d = 0; d < n_dtypes; ++d) {
         check_gated(gelu, dtypes[d], 1, 1, 0, 0.0f);
         check_gated(gelu, dtypes[d], small ? 3 : 70, 14336, 0, 0.0f);
         for (size_t i = 0; i < sizeof tails / sizeof tails[0]; ++i)
@@ -1272,11 +1273,11 @@ static void check_add_scaled(zero_dtype_t dtype, size_t n, size_t shift, bool wi
 
 static void test_elementwise(void)
 {
-    for (int d = 0; d < 3; ++d)
+    for (int d = 0; d < n_dtypes; ++d)
         for (int i = 0; i < 12; ++i)
             check_elementwise(dtypes[d], i == 0 ? 1 : 1 + random_below(400), i == 0 ? 1 : random_size(600),
                               i % 3 == 0 ? 0 : random_below(8), i % 2 == 0);
-    for (int d = 0; d < 3; ++d)
+    for (int d = 0; d < n_dtypes; ++d)
         for (int i = 0; i < 12; ++i)
             check_add_scaled(dtypes[d], i == 0 ? 1 : random_size(20000), i % 4 == 3 ? 1 + random_below(7) : 0, i % 2,
                              i % 2 ? i / 2 % 3 : i / 2 % 2 * 2, i % 3 ? 0.22f : 1.0f);
@@ -1358,7 +1359,7 @@ static void test_masks(void)
         {1, 1, 1, 1, 8},      {3, 17, 3, 3, 12},   {2, 31, 6, 2, 16},   {2, 201, 4, 2, 40},  {2, 256, 6, 2, 64},
         {1, 129, 6, 2, 80},   {2, 384, 8, 2, 128}, {1, 1000, 4, 1, 64}, {1, 130, 4, 1, 256}, {2, 1024, 4, 4, 64},
         {1, 1000, 2, 1, 128}, {2, 129, 32, 8, 96}, {1, 257, 2, 2, 104}};
-    for (int d = 0; d < 3; ++d) {
+    for (int d = 0; d < n_dtypes; ++d) {
         for (size_t i = 0; i < sizeof shapes / sizeof shapes[0]; ++i) {
             const attention_shape_t s = shapes[i];
             const size_t masks[][2] = {{1, 0},   {5, 0},    {100, 0}, {2 * s.seq_len, 0}, {0, 1},
@@ -1396,7 +1397,7 @@ static void test_attention(void)
         {1, 4096, 2, 1, 128}, {2, 257, 4, 2, 256},  {3, 1000, 4, 2, 64},  {2, 384, 2, 2, 192}, {1, 5, 2, 1, 136},
         {1, 1, 2, 1, 64},     {1, 1, 1, 1, 128},    {2, 65, 4, 2, 128},   {1, 193, 4, 4, 64},  {1, 200, 3, 1, 64},
         {1, 200, 2, 1, 128},  {2, 300, 96, 96, 64}, {2, 700, 48, 24, 128}};
-    for (int d = 0; d < 3; ++d) {
+    for (int d = 0; d < n_dtypes; ++d) {
         for (size_t i = 0; i < sizeof shapes / sizeof shapes[0]; ++i)
             if (!small || shapes[i].n_batch * shapes[i].seq_len * shapes[i].n_heads < 1000)
                 check_attention(dtypes[d], shapes[i], 1.0);
@@ -1512,7 +1513,7 @@ static void test_cached(void)
     static const attention_shape_t shapes[] = {{1, 0, 4, 4, 64}, {1, 0, 8, 2, 128}, {1, 0, 3, 3, 12},
                                                {1, 0, 6, 2, 5},  {1, 0, 4, 1, 256}, {1, 0, 2, 2, 80},
                                                {1, 0, 1, 1, 1},  {1, 0, 2, 1, 130}};
-    for (int d = 0; d < 3; ++d) {
+    for (int d = 0; d < n_dtypes; ++d) {
         for (size_t i = 0; i < sizeof shapes / sizeof shapes[0]; ++i)
             for (size_t f = 0; f < sizeof firsts / sizeof firsts[0]; ++f)
                 for (size_t w = 0; w < sizeof windows / sizeof windows[0]; ++w) {
@@ -1593,7 +1594,7 @@ static void check_embed(zero_dtype_t dtype, size_t n_batch, size_t seq_len, size
 
 static void test_embed(void)
 {
-    for (int d = 0; d < 3; ++d) {
+    for (int d = 0; d < n_dtypes; ++d) {
         check_embed(dtypes[d], 1, 1, 1, 1, 0);
         check_embed(dtypes[d], 8, 1024, 64, 50304, 2);
         check_embed(dtypes[d], 8, 1024, 64, 50304, 2 | 16);
@@ -1638,7 +1639,7 @@ static void check_blocks(zero_dtype_t dtype, size_t rows, size_t columns, size_t
 
 static void test_blocks(void)
 {
-    for (int d = 0; d < 3; ++d)
+    for (int d = 0; d < n_dtypes; ++d)
         for (int n_blocks = 1; n_blocks <= ZERO_MAX_BLOCKS; n_blocks *= 4) {
             check_blocks(dtypes[d], 1, 1, 0, n_blocks, 0);
             check_blocks(dtypes[d], 300, 128, 64, n_blocks, 0); /* packs */
@@ -1726,7 +1727,7 @@ static void check_loss(zero_dtype_t dtype, size_t rows, size_t dim, size_t vocab
 
 static void test_loss(void)
 {
-    for (int d = 0; d < 3; ++d) {
+    for (int d = 0; d < n_dtypes; ++d) {
         check_loss(dtypes[d], 1, 3, 1, 0);
         check_loss(dtypes[d], 40, 8, 60001, 3); /* rows shared by 2, 4 and 8 blocks, if elements take 16 bits */
         check_loss(dtypes[d], 40, 64, 128256, 2);
@@ -1881,7 +1882,7 @@ static void check_pairs(zero_dtype_t dtype, size_t rows, size_t dim, size_t voca
 
 static void test_pairs(void)
 {
-    for (int d = 0; d < 3; ++d) {
+    for (int d = 0; d < n_dtypes; ++d) {
         check_pairs(dtypes[d], 2, 3, 5);
         check_pairs(dtypes[d], 513, 64, 1000); /* rows in packs */
         if (!small)
@@ -1984,6 +1985,8 @@ int main(int argc, char **argv)
     for (int i = 1; i < argc; ++i) {
         if (strcmp(argv[i], "small") == 0)
             small = true;
+        else if (strcmp(argv[i], "fp32") == 0)
+            n_dtypes = 1;
         else if (argv[i][0] >= '0' && argv[i][0] <= '9')
             seed = strtoull(argv[i], NULL, 10);
         else
