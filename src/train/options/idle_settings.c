@@ -82,6 +82,11 @@ static bool is_on_cpu(const options_t *o)
     return o->device.type == ZERO_DEVICE_CPU;
 }
 
+static bool shares_sequences(const options_t *o)
+{
+    return !is_on_cpu(o) && options_sequence_ranks(&o->train) > 1;
+}
+
 static bool saves_not_on_disk(const options_t *o)
 {
     return !o->checkpoint.dir[0];
@@ -119,6 +124,7 @@ static const struct {
     {"zero", "overlap", is_on_cpu, "the CPU computes and communicates in turn"},
     {"zero", "reduce_every_micro_step", reduces_every_time, "stages 2 and 3 reduce every micro-step"},
     {"device", "graphs", is_on_cpu, "CUDA graphs are for GPUs"},
+    {"device", "graphs", shares_sequences, "with sequence_ranks nothing is launched as a CUDA graph"},
     {"checkpoint", "keep", saves_not_on_disk, "dir is empty"},
     {"checkpoint", "async", saves_nothing, "dir is empty"},
 };

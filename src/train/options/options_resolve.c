@@ -145,6 +145,11 @@ static zero_status_t check_sequence_ranks(const options_t *o, int64_t world_size
                             "[train] sequence_ranks: %" PRId64 " ranks to a sequence do not divide the %" PRId64
                             " ranks",
                             n_ranks, world_size);
+    if (n_ranks > OPTIONS_MAX_SEQUENCE_RANKS)
+        return report_error(ZERO_ERROR_USAGE,
+                            "[train] sequence_ranks: auto needs %" PRId64 " ranks to a sequence, and at most %d can "
+                            "share one: set a larger global_batch, or start fewer ranks",
+                            n_ranks, OPTIONS_MAX_SEQUENCE_RANKS);
     if (n_ranks > o->model.heads)
         return report_error(ZERO_ERROR_USAGE,
                             "[train] sequence_ranks: %" PRId64 " ranks share a sequence, and attention has %" PRId64

@@ -244,6 +244,26 @@ START_TEST(settings_that_change_nothing_are_named)
 }
 END_TEST
 
+/* auto counts up from 1, beyond what the table of settings allows to write. */
+START_TEST(no_more_ranks_share_a_sequence_than_can)
+{
+    options_t options = must_parse(MINIMAL, ARGUMENTS("--set", "model.dim=96", "--set", "model.heads=96", "--set",
+                                                      "train.sequence_ranks=auto", "--set", "train.global_batch=1"));
+    expect_contradiction(&options, 96, (const char *[]){"[train] sequence_ranks: auto needs 96 ranks", "64", NULL});
+}
+END_TEST
+
+START_TEST(graphs_change_nothing_where_ranks_share_sequences)
+{
+    options_t options =
+        must_parse(MINIMAL, ARGUMENTS("--set", "device.graphs=true", "--set", "train.sequence_ranks=2"));
+    options.device.type = ZERO_DEVICE_CUDA;
+    capture_begin();
+    options_report_idle(&options);
+    expect_line(capture_end(), (const char *[]){"[device] graphs changes nothing here: ", "sequence_ranks", NULL});
+}
+END_TEST
+
 START_TEST(a_last_step_beyond_the_run_is_named)
 {
     static const char *const given[] = {"1000", "1001"};
@@ -307,6 +327,8 @@ static Suite *suite(void)
     tcase_add_test(c, heads_and_scaled_positions_must_fit);
     tcase_add_test(c, settings_that_change_nothing_are_named);
     tcase_add_test(c, settings_of_another_optimizer_are_named);
+    tcase_add_test(c, no_more_ranks_share_a_sequence_than_can);
+    tcase_add_test(c, graphs_change_nothing_where_ranks_share_sequences);
     tcase_add_test(c, a_last_step_beyond_the_run_is_named);
     suite_add_tcase(s, c);
     return s;
