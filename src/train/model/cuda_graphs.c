@@ -34,6 +34,7 @@ typedef struct unit_graphs {
 struct cuda_graphs {
     const zero_model_kernels_t *kernels;
     graph_t *capturing; /* NULL: none is being captured */
+    bool is_told;       /* that a unit uses too many tensors */
     int n_units;
     unit_graphs_t units[];
 };
@@ -74,6 +75,9 @@ void cuda_graphs_destroy(cuda_graphs_t *graphs)
 static void note(cuda_graphs_t *graphs, note_t noted)
 {
     graph_t *graph = graphs ? graphs->capturing : NULL;
+    for (int i = 0; graph && i < graph->n_notes && i < MAX_NOTES; i++)
+        if (graph->notes[i].tensor == noted.tensor && graph->notes[i].kind == noted.kind)
+            return; /* a tile before asked, and the answer was the same */
     if (graph && graph->n_notes++ < MAX_NOTES)
         graph->notes[graph->n_notes - 1] = noted;
 }
@@ -155,6 +159,10 @@ static zero_status_t add_graph(cuda_graphs_t *graphs, model_t *model, zero_unit_
         return status;
     }
     if (graph->n_notes > MAX_NOTES) {
+        if (!graphs->is_told)
+            report("unit %d uses more than %d tensors, so its kernels are launched one by one, not as a CUDA graph",
+                   unit, MAX_NOTES);
+        graphs->is_told = true;
         graphs->kernels->cuda_graph_destroy(graph->captured);
         graph->captured = NULL;
     }

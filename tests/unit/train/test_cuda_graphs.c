@@ -104,7 +104,8 @@ typedef struct toy {
     zero_tensor_t tensors[N_UNITS];
     zero_model_kernels_t kernels;
     model_t model;
-    int n_asked; /* times that a compute function asks for its weight */
+    int n_asked;  /* times that a compute function asks for its weight */
+    int n_others; /* weights for which it asks as well */
     int n_computed;
 } toy_t;
 
@@ -115,6 +116,8 @@ static zero_status_t gradient_is_weight(model_t *model, zero_unit_t unit)
     zero_weight_t weight = {0};
     for (int i = 0; i < toy.n_asked; i++)
         weight = model_weight(model, toy.tensors[unit]);
+    for (int i = 0; i < toy.n_others; i++)
+        cuda_graphs_note_weight(model->graphs, N_UNITS + i, weight);
     toy.n_computed++;
     return model->kernels->put_grad(&model->ctx, model_grad(model, toy.tensors[unit]), weight.data, N_ELEMS);
 }
@@ -280,11 +283,23 @@ START_TEST(a_loss_weight_that_varies_makes_no_other_graphs)
 }
 END_TEST
 
-/* More queries than are stored: whether their answers are still the same could not be checked. */
-START_TEST(a_function_that_asks_too_often_is_computed_every_time)
+/* As tiles of tokens do. */
+START_TEST(asking_again_and_again_for_a_tensor_makes_one_graph)
 {
     zero_engine_t *engine = engine_create(3, 1, 1);
     toy.n_asked = 1000;
+    step(engine, gradient_is_weight);
+    step(engine, gradient_is_weight);
+    expect(N_UNITS, N_UNITS, 2 * N_UNITS);
+    zero_engine_destroy(engine);
+}
+END_TEST
+
+/* More tensors than are noted: whether they are still where they were could not be checked. */
+START_TEST(a_function_with_too_many_tensors_is_computed_every_time)
+{
+    zero_engine_t *engine = engine_create(3, 1, 1);
+    toy.n_others = 1000;
     for (int i = 0; i < 3; i++)
         step(engine, gradient_is_weight);
     ck_assert_int_ge(toy.n_computed, 3 * N_UNITS);
@@ -338,11 +353,13 @@ START_TEST(training_is_captured_once_it_repeats_and_evaluation_never)
         ck_assert_int_eq(trainer_step(&trainer, inputs, targets, 1e-3, &result), ZERO_OK);
         ck_assert_int_eq(the.n_made, 0);
     }
-    ck_assert_int_eq(model_loss(&trainer.model, (model_batch_t){.inputs = inputs, .targets = targets}, 1.0), ZERO_OK);
+    ck_assert_int_eq(model_loss(&trainer.model, 2, (model_batch_t){.inputs = inputs, .targets = targets}, 1.0),
+                     ZERO_OK);
     ck_assert_int_eq(the.n_made, 0);
     ck_assert_int_eq(trainer_step(&trainer, inputs, targets, 1e-3, &result), ZERO_OK);
     ck_assert_int_eq(the.n_made, 2 * zero_model_n_units(trainer.model.declaration));
-    ck_assert_int_eq(model_loss(&trainer.model, (model_batch_t){.inputs = inputs, .targets = targets}, 1.0), ZERO_OK);
+    ck_assert_int_eq(model_loss(&trainer.model, 2, (model_batch_t){.inputs = inputs, .targets = targets}, 1.0),
+                     ZERO_OK);
     ck_assert_int_eq(the.n_made, 2 * zero_model_n_units(trainer.model.declaration));
     trainer_close(&trainer);
 }
@@ -358,7 +375,8 @@ static Suite *suite(void)
     tcase_add_test(tcase, adding_to_a_gradient_is_another_graph);
     tcase_add_test(tcase, another_function_or_loss_weight_is_another_graph);
     tcase_add_test(tcase, a_loss_weight_that_varies_makes_no_other_graphs);
-    tcase_add_test(tcase, a_function_that_asks_too_often_is_computed_every_time);
+    tcase_add_test(tcase, asking_again_and_again_for_a_tensor_makes_one_graph);
+    tcase_add_test(tcase, a_function_with_too_many_tensors_is_computed_every_time);
     tcase_add_test(tcase, passes_that_cannot_be_captured_are_computed);
     tcase_add_test(tcase, a_failure_during_capture_is_returned_and_leaves_no_graph);
     tcase_add_test(tcase, training_is_captured_once_it_repeats_and_evaluation_never);
