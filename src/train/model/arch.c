@@ -289,7 +289,10 @@ static zero_status_t embed_backward(model_t *model)
 {
     const arch_common_t *c = arch_common(model);
     arch_sizes_t s = arch_sizes(model);
+    zero_grad_t tokens = model_grad(model, c->tokens);
     zero_grad_t positions = model->ops->learns_positions ? model_grad(model, c->positions) : ARCH_NO_GRAD;
+    if (!tokens.data && !positions.data)
+        return ZERO_OK;
     const size_t all = (size_t)options_positions(&model->options->model);
     /* Documents have positions from 0 on, wherever they are. Else this rank's are one run. */
     const size_t first = model->starts ? 0 : sequence_begin(model);
@@ -299,7 +302,7 @@ static zero_status_t embed_backward(model_t *model)
     if (positions.data)
         positions.data = (unsigned char *)positions.data + first * s.C * zero_dtype_size(positions.dtype);
     ZERO_TRY(arch_scale(model, c->d_x, (float)options_embedding_scale(&model->options->model)));
-    return model->kernels->embed_backward(&model->ctx, model_grad(model, c->tokens), positions, c->d_x, model->tokens,
+    return model->kernels->embed_backward(&model->ctx, tokens, positions, c->d_x, model->tokens,
                                           model->starts ? arch_starts(model) : NULL, s.B, s.T, n, s.C, s.V);
 }
 

@@ -156,11 +156,6 @@ zero_model_context_t fp8_recording(const model_t *model, int layer, arch_matrix_
     return ctx;
 }
 
-static size_t n_rows(const model_t *model)
-{
-    return model->n_batch * model->seq_len;
-}
-
 zero_model_context_t fp8_recording_d_x(const model_t *model, int l)
 {
     return l == 0 ? model->ctx : fp8_recording(model, l - 1, ARCH_MLP_OUT, FP8_DY);
@@ -206,9 +201,9 @@ zero_status_t fp8_linear(model_t *model, arch_linear_t at, void *y, const void *
                      .columns = keeps ? f->kept[at.layer][at.matrix] : NULL,
                      .scales = scales_of(model, at, FP8_X)};
     zero_fp8_t w8;
-    ZERO_TRY(model->kernels->fp8_cast(&model->ctx, &x8, x, at.x_is_recorded, n_rows(model), e.n_in));
+    ZERO_TRY(model->kernels->fp8_cast(&model->ctx, &x8, x, at.x_is_recorded, arch_n_rows(model), e.n_in));
     ZERO_TRY(find_weight(model, at, true, &w8));
-    return model->kernels->linear_fp8(&model->ctx, y, &x8, &w8, model->ops->layout, bias, n_rows(model), e.n_in,
+    return model->kernels->linear_fp8(&model->ctx, y, &x8, &w8, model->ops->layout, bias, arch_n_rows(model), e.n_in,
                                       e.n_out);
 }
 
@@ -217,9 +212,9 @@ zero_status_t fp8_linear_backward_input(model_t *model, arch_linear_t at, void *
     fp8_t *f = model->fp8;
     arch_extents_t e = arch_extents(model, at.matrix);
     zero_fp8_t dy8 = {ZERO_E5M2, f->rows, f->dy_columns, scales_of(model, at, FP8_DY)}, w8;
-    ZERO_TRY(model->kernels->fp8_cast(&model->ctx, &dy8, dy, at.dy_is_recorded, n_rows(model), e.n_out));
+    ZERO_TRY(model->kernels->fp8_cast(&model->ctx, &dy8, dy, at.dy_is_recorded, arch_n_rows(model), e.n_out));
     ZERO_TRY(find_weight(model, at, false, &w8));
-    return model->kernels->linear_fp8_backward_input(&model->ctx, dx, &dy8, &w8, model->ops->layout, n_rows(model),
+    return model->kernels->linear_fp8_backward_input(&model->ctx, dx, &dy8, &w8, model->ops->layout, arch_n_rows(model),
                                                      e.n_in, e.n_out);
 }
 
@@ -234,11 +229,11 @@ zero_status_t fp8_linear_backward_weight(model_t *model, arch_linear_t at, zero_
     zero_fp8_t x8 = {ZERO_E4M3, NULL, f->kept[at.layer][at.matrix], scales_of(model, at, FP8_X)};
     if (!fp8_keeps_inputs(model, at.layer)) {
         x8.columns = f->x_columns;
-        ZERO_TRY(k->fp8_cast(&model->ctx, &x8, x, true, n_rows(model), e.n_in));
+        ZERO_TRY(k->fp8_cast(&model->ctx, &x8, x, true, arch_n_rows(model), e.n_in));
     }
-    ZERO_TRY(k->linear_fp8_backward_weight(&model->ctx, dweight, model->ops->layout, &x8, &dy8, n_rows(model), e.n_in,
-                                           e.n_out));
-    return dbias.data ? k->sum_columns(&model->ctx, dbias, dy, n_rows(model), e.n_out) : ZERO_OK;
+    ZERO_TRY(k->linear_fp8_backward_weight(&model->ctx, dweight, model->ops->layout, &x8, &dy8, arch_n_rows(model),
+                                           e.n_in, e.n_out));
+    return dbias.data ? k->sum_columns(&model->ctx, dbias, dy, arch_n_rows(model), e.n_out) : ZERO_OK;
 }
 
 /* ---- the range of scales ---- */

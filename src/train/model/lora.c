@@ -297,11 +297,6 @@ static zero_grad_t result(const model_t *model, void *data, size_t first, bool a
     return (zero_grad_t){.data = (void *)at.data, .dtype = at.dtype, .accumulate = accumulate};
 }
 
-static size_t n_rows(const model_t *model)
-{
-    return model->n_batch * model->seq_len;
-}
-
 /* Returns the layer's group, or NULL if it has no adapters. */
 static const group_t *group_of(const model_t *model, arch_linear_t at)
 {
@@ -326,7 +321,7 @@ zero_status_t lora_forward(model_t *model, arch_linear_t at, void *y, const void
     const adapters_t *adapters = &model->lora->layers[at.layer][at.matrix];
     const size_t rank = model->lora->rank, width = width_of(model, at.matrix);
     const zero_product_t u = {.transpose_b = true,
-                              .m = n_rows(model),
+                              .m = arch_n_rows(model),
                               .n = width,
                               .k = e.n_in,
                               .a = columns(model, x, 0),
@@ -339,7 +334,7 @@ zero_status_t lora_forward(model_t *model, arch_linear_t at, void *y, const void
     ZERO_TRY(k->product(&model->ctx, &u));
     for (int i = 0; i < group->n_parts; i++) {
         const zero_product_t of_part = {.transpose_b = true,
-                                        .m = n_rows(model),
+                                        .m = arch_n_rows(model),
                                         .n = group->parts[i].width,
                                         .k = rank,
                                         .a = columns(model, adapters->u, (size_t)i * rank),
@@ -364,7 +359,7 @@ zero_status_t lora_backward_input(model_t *model, arch_linear_t at, void *dx, co
     const adapters_t *adapters = &model->lora->layers[at.layer][at.matrix];
     const size_t rank = model->lora->rank, width = width_of(model, at.matrix);
     for (int i = 0; i < group->n_parts; i++) {
-        const zero_product_t du = {.m = n_rows(model),
+        const zero_product_t du = {.m = arch_n_rows(model),
                                    .n = rank,
                                    .k = group->parts[i].width,
                                    .a = columns(model, dy, group->parts[i].first),
@@ -376,7 +371,7 @@ zero_status_t lora_backward_input(model_t *model, arch_linear_t at, void *dx, co
                                    .scale = model->lora->scale};
         ZERO_TRY(k->product(&model->ctx, &du));
     }
-    const zero_product_t to_input = {.m = n_rows(model),
+    const zero_product_t to_input = {.m = arch_n_rows(model),
                                      .n = e.n_in,
                                      .k = width,
                                      .a = columns(model, model->lora->du, 0),
@@ -402,7 +397,7 @@ zero_status_t lora_backward_weight(model_t *model, arch_linear_t at, const void 
         const zero_product_t db = {.transpose_a = true,
                                    .m = group->parts[i].width,
                                    .n = rank,
-                                   .k = n_rows(model),
+                                   .k = arch_n_rows(model),
                                    .a = columns(model, dy, group->parts[i].first),
                                    .lda = e.n_out,
                                    .b = columns(model, adapters->u, (size_t)i * rank),
@@ -415,7 +410,7 @@ zero_status_t lora_backward_weight(model_t *model, arch_linear_t at, const void 
     const zero_product_t da = {.transpose_a = true,
                                .m = width,
                                .n = e.n_in,
-                               .k = n_rows(model),
+                               .k = arch_n_rows(model),
                                .a = columns(model, model->lora->du, 0),
                                .lda = width,
                                .b = columns(model, x, 0),

@@ -36,10 +36,9 @@ typedef struct model_batch {
 /* Queues one micro-step: copies the batch (the caller may reuse it on return), runs forward and backward, and starts to
  * reduce the gradients. *model->loss grows by loss_weight * the sum of the losses of the batch's tokens, or pairs. */
 zero_status_t model_train(model_t *model, model_batch_t batch, double loss_weight);
-/* Queues a forward pass, with the same effect on *model->loss. */
-zero_status_t model_loss(model_t *model, model_batch_t batch, double loss_weight);
-/* The same for the first n_sequences of the batch alone: 1..micro_batch. */
-zero_status_t model_loss_of(model_t *model, size_t n_sequences, model_batch_t batch, double loss_weight);
+/* Queues a forward pass over the first n_sequences of the batch, 1..micro_batch, with the same effect on *model->loss.
+ */
+zero_status_t model_loss(model_t *model, size_t n_sequences, model_batch_t batch, double loss_weight);
 /* Computes the logits (host, fp32 [vocab_size]) of the token after `tokens` (host, 1..seq_len of them). */
 zero_status_t model_logits(model_t *model, const int32_t *tokens, size_t n_tokens, float *logits);
 /* The same, of a text that grows from call to call: where there is a cache, only what is new is computed. Another text

@@ -167,13 +167,7 @@ zero_status_t model_train(model_t *model, model_batch_t batch, double loss_weigh
     return ZERO_OK;
 }
 
-zero_status_t model_loss(model_t *model, model_batch_t batch, double loss_weight)
-{
-    ZERO_TRY(set_batch(model, MODEL_LOSS, batch, loss_weight));
-    return forward(model, ZERO_PASS_EVAL);
-}
-
-zero_status_t model_loss_of(model_t *model, size_t n_sequences, model_batch_t batch, double loss_weight)
+zero_status_t model_loss(model_t *model, size_t n_sequences, model_batch_t batch, double loss_weight)
 {
     ZERO_TRY(set_batch(model, MODEL_LOSS, batch, loss_weight));
     model->n_batch = n_sequences;

@@ -68,7 +68,7 @@ static zero_status_t own_pass(held_out_t *held_out, session_t *session, int64_t 
     batch->documents = data_documents(held_out->data);
     if (is_whole && n < micro)
         data_leave_out(held_out->data, n);
-    ZERO_TRY(model_loss_of(&session->model, (size_t)(is_whole ? micro : n > 0 ? n : 1), *batch, 1.0));
+    ZERO_TRY(model_loss(&session->model, (size_t)(is_whole ? micro : n > 0 ? n : 1), *batch, 1.0));
     ZERO_TRY(model_take_loss(&session->model, sums));
     *n_sequences = n;
     for (size_t i = 0; i < held_out->n_sums && n == 0; i++)

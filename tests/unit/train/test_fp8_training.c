@@ -303,7 +303,7 @@ START_TEST(gradients_are_those_of_products_of_rounded_operands_in_fp64)
 
     ck_assert_int_eq(model_clear_loss(&got->trainer.model), ZERO_OK);
     ck_assert_int_eq(
-        model_loss(&got->trainer.model, (model_batch_t){.inputs = got->tokens, .targets = got->targets}, 1.0 / 32.0),
+        model_loss(&got->trainer.model, 2, (model_batch_t){.inputs = got->tokens, .targets = got->targets}, 1.0 / 32.0),
         ZERO_OK);
     ck_assert_int_eq(model_take_loss(&got->trainer.model, &evaluated), ZERO_OK);
     ck_assert_msg((float)evaluated == (float)loss, "evaluation gives %.9g, training gave %.9g", evaluated, loss);

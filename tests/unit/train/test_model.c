@@ -84,7 +84,7 @@ static void check_loss(sizes_t sizes, zero_dtype_t precision)
 
     double loss_weight = 1.0 / (double)(f->sizes.n_batch * f->sizes.seq_len);
     ck_assert_int_eq(model_clear_loss(&f->trainer.model), ZERO_OK);
-    ck_assert_int_eq(model_loss(&f->trainer.model,
+    ck_assert_int_eq(model_loss(&f->trainer.model, f->sizes.n_batch,
                                 (model_batch_t){.inputs = f->tokens, .targets = f->targets, .starts = f->starts},
                                 loss_weight),
                      ZERO_OK);

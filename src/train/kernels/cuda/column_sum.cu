@@ -86,8 +86,13 @@ extern "C" cudaError_t zero_launch_put_partials(cudaStream_t stream, const zero_
     dim3 block(ZERO_WARP, PUT_WARPS);
     size_t stride = n_grads * n_columns;
     put_targets_t targets = {};
-    for (size_t i = 0; i < n_grads; ++i)
+    bool is_wanted = false;
+    for (size_t i = 0; i < n_grads; ++i) {
         targets.grad[i] = grads[i];
+        is_wanted = is_wanted || grads[i].data != nullptr;
+    }
+    if (!is_wanted) /* the weights are frozen */
+        return cudaSuccess;
     return zero_launch_next(stream, put_partials, (unsigned)zero_divide_up(stride, ZERO_WARP), block, targets, partials,
                             n_parts, stride, n_columns);
 }

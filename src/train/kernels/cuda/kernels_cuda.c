@@ -309,8 +309,7 @@ static zero_status_t gelu_backward(zero_model_context_t *ctx, void *dx, zero_gra
     ZERO_TRY(zero_scratch_alloc(&scratch, n_parts * width * sizeof *partials, &partials));
     ZERO_TRY_CUDA(zero_launch_gelu_backward(stream, zero_model_cuda(ctx)->dtype, dx, partials, y, dy, x, n_rows, width,
                                             ctx->absmax));
-    if (dcolumns.data != NULL)
-        ZERO_TRY_CUDA(zero_launch_put_partials(stream, &dcolumns, 1, partials, n_parts, width));
+    ZERO_TRY_CUDA(zero_launch_put_partials(stream, &dcolumns, 1, partials, n_parts, width));
     return ZERO_OK;
 }
 
