@@ -18,6 +18,12 @@ def text_of(token):
     return token.get("content") if isinstance(token, dict) else token
 
 
+def tokens_of(config):
+    """The special tokens that a file names. One that is null or empty is left out, as transformers leaves it out."""
+    texts = {key: text_of(value) for key, value in config.items() if key.endswith("_token")}
+    return {key: text for key, text in texts.items() if isinstance(text, str) and text}
+
+
 def find_template(folder, config):
     path = os.path.join(folder, "chat_template.jinja")
     text = config.get("chat_template")
@@ -84,14 +90,14 @@ def make_room():
 
 def open_chat(folder):
     """The chat template of a model's directory, with the special tokens that its files name."""
-    names = ("special_tokens_map.json", "tokenizer_config.json")
-    return Chat(folder, {key: value for name in names for key, value in read_json(os.path.join(folder, name)).items()})
+    more, config = (read_json(os.path.join(folder, name)) for name in ("special_tokens_map.json", "tokenizer_config.json"))
+    return Chat(folder, config, {**tokens_of(more), **tokens_of(config)})
 
 
 class Chat:
-    def __init__(self, folder, config):
+    def __init__(self, folder, config, tokens):
         self.source = find_template(folder, config)
-        self.tokens = {key: text_of(value) for key, value in config.items() if key.endswith("_token")}
+        self.tokens = tokens
         self.marks_answers = GENERATION.search(self.source) is not None
         self.depends_on_date = "strftime_now" in self.source
         try:

@@ -155,6 +155,36 @@ def answers_alone_count():
         assert tokenizer.decode(counted, skip_special_tokens=False) == answers
 
 
+def copy_of_bpe(name, **files):
+    """Copies the tokenizer alone, and writes other files of a model beside it."""
+    os.makedirs(path_of(name), exist_ok=True)
+    with open(path_of(name + "/tokenizer.json"), "wb") as file:
+        file.write(read("bpe/tokenizer.json"))
+    for stem, content in files.items():
+        with open(path_of("%s/%s.json" % (name, stem)), "w", encoding="utf-8") as file:
+            json.dump(content, file)
+
+
+def texts_of_dialogues(folder, *records):
+    """The texts that dialogues become."""
+    with open(path_of("texts.jsonl"), "w", encoding="utf-8") as file:
+        file.write("".join(json.dumps(record) + "\n" for record in records))
+    must_run("-t", folder, "-o", "texts.tokens", "--chat", "texts.jsonl")
+    tokens, starts, _ = load("texts.tokens")
+    tokenizer = tokenizers.Tokenizer.from_file(path_of("bpe/tokenizer.json"))
+    return [tokenizer.decode(tokens[a:b], skip_special_tokens=False) for a, b in zip(starts, starts[1:] + (len(tokens),))]
+
+
+def special_tokens_that_are_not_set_are_left_out():
+    template = "{{ bos_token }}{{ unk_token }}{% for m in messages %}{{ m.content }}{{ eos_token }}{% endfor %}"
+    config = {"chat_template": template, "bos_token": None, "unk_token": "", "eos_token": {"content": "<|endoftext|>"}}
+    record = {"messages": [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}]}
+    for more, begin in ({"unk_token": None}, ""), ({"bos_token": {"content": "!"}, "unk_token": "?"}, "!?"):
+        copy_of_bpe("unset", tokenizer_config=config, special_tokens_map=more)
+        made = texts_of_dialogues("unset", record)
+        assert made == [begin + "a<|endoftext|>b<|endoftext|>"], made
+
+
 def records_of_other_formats_are_the_same_dialogues():
     ask, answer = {"role": "user", "content": "2+2?\n\nbriefly"}, {"role": "assistant", "content": "4"}
     earlier = [{"role": "user", "content": "hi"}, {"role": "assistant", "content": "hello"}]
@@ -336,6 +366,7 @@ def roles_and_ends_are_told():
 
 CLAIMS = [own_tokenizer_is_the_same_twice, texts_are_encoded_as_by_the_library, lines_are_encoded_as_by_the_library,
           jobs_do_not_change_the_bytes, a_killed_run_continues_to_the_same_bytes, answers_alone_count,
+          special_tokens_that_are_not_set_are_left_out,
           records_of_other_formats_are_the_same_dialogues,
           zerotrain_takes_the_files_with_their_tokenizer_only, bad_input_is_one_line,
           a_run_does_not_continue_with_another_template, what_is_no_text_is_left_out_and_counted,
