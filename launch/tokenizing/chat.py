@@ -24,17 +24,17 @@ def tokens_of(config):
     return {key: text for key, text in texts.items() if isinstance(text, str) and text}
 
 
-def find_template(folder, config):
+def find_templates(folder, config):
+    """The chat templates of a model's directory by name: default, and tool_use if there is one of that name."""
     path = os.path.join(folder, "chat_template.jinja")
     text = config.get("chat_template")
     if os.path.exists(path):
         with open(path, encoding="utf-8") as file:
             text = file.read()
-    if isinstance(text, list):
-        text = next((entry.get("template") for entry in text if entry.get("name") == "default"), None)
-    if not text:
+    named = {entry.get("name"): entry.get("template") for entry in text} if isinstance(text, list) else {"default": text}
+    if not named.get("default"):
         raise Fault("'%s' has no chat template: neither chat_template.jinja nor a key of tokenizer_config.json" % folder)
-    return text
+    return {name: named[name] for name in ("default", "tool_use") if named.get(name)}
 
 
 def make_room():
@@ -88,16 +88,32 @@ def make_room():
     return room
 
 
-def open_chat(folder):
-    """The chat template of a model's directory, with the special tokens that its files name."""
+def open_chats(folder):
+    """The chat templates of a model's directory, with the special tokens that its files name."""
     more, config = (read_json(os.path.join(folder, name)) for name in ("special_tokens_map.json", "tokenizer_config.json"))
-    return Chat(folder, config, {**tokens_of(more), **tokens_of(config)})
+    tokens = {**tokens_of(more), **tokens_of(config)}
+    return Chats({name: Chat(folder, text, tokens) for name, text in find_templates(folder, config).items()})
+
+
+class Chats:
+    """A model's chat templates by name, of which transformers takes tool_use for dialogues with tools."""
+
+    def __init__(self, by_name):
+        self.by_name = by_name
+
+    def of(self, dialogue):
+        return self.by_name.get("tool_use" if dialogue.tools else "default", self.by_name["default"])
+
+    def decides(self):
+        """What decides the texts besides the dialogues."""
+        chats = self.by_name.values()
+        dates = {chat.template.environment.globals["strftime_now"]("%Y-%m-%d") for chat in chats if chat.depends_on_date}
+        return [(name, chat.source, sorted(chat.tokens.items())) for name, chat in self.by_name.items()] + sorted(dates)
 
 
 class Chat:
-    def __init__(self, folder, config, tokens):
-        self.source = find_template(folder, config)
-        self.tokens = tokens
+    def __init__(self, folder, source, tokens):
+        self.source, self.tokens = source, tokens
         self.marks_answers = GENERATION.search(self.source) is not None
         self.depends_on_date = "strftime_now" in self.source
         try:

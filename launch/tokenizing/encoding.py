@@ -6,7 +6,7 @@ import json
 import os
 import re
 
-from tokenizing.chat import open_chat, text_of
+from tokenizing.chat import open_chats, text_of
 from tokenizing.faults import Fault, read_json
 from tokenizing.inputs import FIRST, LAST, WHOLE, documents_of_lines, is_lines, read_text
 from tokenizing.records import Pair, Plain
@@ -126,12 +126,12 @@ class Encoder:
         self.config = self.read("tokenizer_config.json")
         may_be_plain = options.chat and options.format in ("prompt-completion", "preference")
         self.end = self.find_end() if may_be_plain or not options.chat else None
-        self.chat = self.open_chat(may_be_plain) if options.chat else None
+        self.chats = self.open_chats(may_be_plain) if options.chat else None
         self.width = 1 if self.tokenizer.vocab_size <= 1 << 8 else 2 if self.tokenizer.vocab_size <= 1 << 16 else 4
 
-    def open_chat(self, may_lack_one):
+    def open_chats(self, may_lack_one):
         try:
-            return open_chat(self.folder)
+            return open_chats(self.folder)
         except Fault as fault:
             self.no_chat = str(fault)
             if may_lack_one:
@@ -160,11 +160,8 @@ class Encoder:
 
     def decides(self):
         """All that decides the tokens besides the input: a run that is continued must find it unchanged."""
-        chat = self.chat
-        names = [chat.source, sorted(chat.tokens.items(), key=str), chat.depends_on_date] if chat else []
-        if chat and chat.depends_on_date:
-            names.append(chat.template.environment.globals["strftime_now"]("%Y-%m-%d"))
-        return [self.tokenizer.hash, self.tokenizer.vocab_size, self.tokenizer.version, self.end, names]
+        templates = self.chats.decides() if self.chats else []
+        return [self.tokenizer.hash, self.tokenizer.vocab_size, self.tokenizer.version, self.end, templates]
 
     # ---- documents ----------------------------------------------------------------------------------------------------
     def with_end(self, ids):
@@ -201,12 +198,13 @@ class Encoder:
             return self.pair(document, stats)
         if isinstance(document, Plain):
             return [self.plain(document)]
-        if not self.chat:
+        if not self.chats:
             raise Fault(self.no_chat)
+        chat = self.chats.of(document)
         stats.update("role " + message["role"] for message in document.messages)
-        texts = self.chat.texts(document, self.options.rewritten)
+        texts = chat.texts(document, self.options.rewritten)
         n_answers = sum(document.counts(i) for i in document.answers())
-        if not self.chat.marks_answers and sum(len(spans) for _, spans in texts) < n_answers or len(texts) > 1:
+        if not chat.marks_answers and sum(len(spans) for _, spans in texts) < n_answers or len(texts) > 1:
             stats["rewritten"] += 1
             stats["texts of rewritten"] += len(texts)
         return [(document, text, spans) for text, spans in texts]
@@ -239,14 +237,15 @@ class Encoder:
 
     def counts(self, document, text, spans, ids, places, stats):
         begins, ends = [begin for begin, _ in places], [end for _, end in places]
+        chat = None if isinstance(document, Plain) else self.chats.of(document)
         counts = bytearray(len(ids))
         for span in spans:
             first, last, _ = span
             a = bisect.bisect_right(ends, first)
             b = len(ids) if last is None else bisect.bisect_left(begins, last)
-            if not isinstance(document, Plain) and not self.chat.has_end(document, text, span):
+            if chat and not chat.has_end(document, text, span):
                 # The next role's marker may be what ends an answer, as GLM's does.
-                is_end = not self.chat.marks_answers and b < len(ids) and ids[b] in self.tokenizer.added
+                is_end = not chat.marks_answers and b < len(ids) and ids[b] in self.tokenizer.added
                 b += is_end
                 stats["endless"] += not is_end
             counts[a:b] = b"\1" * max(b - a, 0)

@@ -185,6 +185,16 @@ def special_tokens_that_are_not_set_are_left_out():
         assert made == [begin + "a<|endoftext|>b<|endoftext|>"], made
 
 
+def dialogues_with_tools_have_the_template_of_that_name():
+    plain, tools = "{% for m in messages %}{{ m.content }};{% endfor %}", "{{ tools | length }} tools:"
+    templates = [{"name": "rag", "template": "no"}, {"name": "default", "template": plain},
+                 {"name": "tool_use", "template": tools + plain}]
+    turns = {"messages": [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}]}
+    copy_of_bpe("named_templates", tokenizer_config={"chat_template": templates})
+    made = texts_of_dialogues("named_templates", turns, {**turns, "tools": [{"name": "f"}]}, {**turns, "tools": []})
+    assert made == ["a;b;", "1 tools:a;b;", "a;b;"], made
+
+
 def records_of_other_formats_are_the_same_dialogues():
     ask, answer = {"role": "user", "content": "2+2?\n\nbriefly"}, {"role": "assistant", "content": "4"}
     earlier = [{"role": "user", "content": "hi"}, {"role": "assistant", "content": "hello"}]
@@ -366,7 +376,7 @@ def roles_and_ends_are_told():
 
 CLAIMS = [own_tokenizer_is_the_same_twice, texts_are_encoded_as_by_the_library, lines_are_encoded_as_by_the_library,
           jobs_do_not_change_the_bytes, a_killed_run_continues_to_the_same_bytes, answers_alone_count,
-          special_tokens_that_are_not_set_are_left_out,
+          special_tokens_that_are_not_set_are_left_out, dialogues_with_tools_have_the_template_of_that_name,
           records_of_other_formats_are_the_same_dialogues,
           zerotrain_takes_the_files_with_their_tokenizer_only, bad_input_is_one_line,
           a_run_does_not_continue_with_another_template, what_is_no_text_is_left_out_and_counted,
