@@ -9,7 +9,7 @@ import re
 from tokenizing.chat import open_chats, text_of
 from tokenizing.faults import Fault, read_json
 from tokenizing.inputs import FIRST, LAST, WHOLE, documents_of_lines, is_lines, read_text
-from tokenizing.records import Pair, Plain
+from tokenizing.records import MAY_BE_PLAIN, Pair, Plain
 from tokenizing.rules import hash_of
 
 ENDS_OF_TEXT = ["<|endoftext|>", "<|end_of_text|>", "</s>", "<eos>", "<|im_end|>"]
@@ -124,7 +124,7 @@ class Encoder:
         kind = SentencePiece if found[0].endswith(".model") else HuggingFace
         self.tokenizer = kind(os.path.join(self.folder, found[0]), options.chat)
         self.config = self.read("tokenizer_config.json")
-        may_be_plain = options.chat and options.format in ("prompt-completion", "preference")
+        may_be_plain = options.chat and options.format in MAY_BE_PLAIN
         self.end = self.find_end() if may_be_plain or not options.chat else None
         self.chats = self.open_chats(may_be_plain) if options.chat else None
         self.width = 1 if self.tokenizer.vocab_size <= 1 << 8 else 2 if self.tokenizer.vocab_size <= 1 << 16 else 4

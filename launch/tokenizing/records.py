@@ -165,3 +165,4 @@ FORMATS = {  # the field that --field replaces, and what reads a record
     "prompt-completion": ("prompt", of_completion),
     "preference": ("prompt", of_preference),
 }
+MAY_BE_PLAIN = ("prompt-completion", "preference")  # formats whose records may be texts without a template

@@ -297,6 +297,18 @@ def bad_input_is_one_line():
         assert code == 1 and says in said and "Traceback" not in said, said
 
 
+def options_that_would_change_nothing_are_refused():
+    for arguments, says in ((["--chat", "--end", "<|endoftext|>", "chat.jsonl"], "--end: "),
+                            (["--format", "alpaca", "--end", "none", "chat.jsonl"], "--end: "),
+                            (["--rewritten", "split", "texts"], "--rewritten: ")):
+        code, said = run("-t", "bpe", "-o", "refused.tokens", *arguments)
+        assert code == 2 and "error: " + says in said and not os.path.exists(path_of("refused.tokens")), said
+    with open(path_of("plain.jsonl"), "w", encoding="utf-8") as file:
+        file.write('{"prompt": "a", "completion": "b"}\n')
+    must_run("-t", "bpe", "-o", "plain.tokens", "--format", "prompt-completion", "--rewritten", "last", "--end", "none", "plain.jsonl")
+    assert len(load("plain.tokens")[0]) == 2
+
+
 def a_run_does_not_continue_with_another_template():
     os.makedirs(path_of("dialogues"), exist_ok=True)
     for i in range(8):
@@ -378,7 +390,7 @@ CLAIMS = [own_tokenizer_is_the_same_twice, texts_are_encoded_as_by_the_library, 
           jobs_do_not_change_the_bytes, a_killed_run_continues_to_the_same_bytes, answers_alone_count,
           special_tokens_that_are_not_set_are_left_out, dialogues_with_tools_have_the_template_of_that_name,
           records_of_other_formats_are_the_same_dialogues,
-          zerotrain_takes_the_files_with_their_tokenizer_only, bad_input_is_one_line,
+          zerotrain_takes_the_files_with_their_tokenizer_only, bad_input_is_one_line, options_that_would_change_nothing_are_refused,
           a_run_does_not_continue_with_another_template, what_is_no_text_is_left_out_and_counted,
           a_large_text_is_the_same_in_pieces, bad_lines_have_numbers_and_can_be_skipped, roles_and_ends_are_told]
 
