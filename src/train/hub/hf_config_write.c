@@ -29,6 +29,18 @@ static json_t *value_of(const model_options_t *model, const hf_key_t *key)
                                        : json_real(*(const double *)value);
 }
 
+/* Returns the model with its factors of scores where they are 0, which derives them here: to transformers 0 is a factor
+ * like any other. */
+static model_options_t with_derived(const model_options_t *model)
+{
+    model_options_t filled = *model;
+    if (filled.attention_multiplier == 0.0)
+        filled.attention_multiplier = options_score_scale(model);
+    if (filled.query_scalar == 0)
+        filled.query_scalar = options_head_dim(model);
+    return filled;
+}
+
 /* Writes the keys but those that stand in the object rope_scaling. */
 static void write_keys(json_t **json, const model_options_t *model, const hf_key_t *keys)
 {
@@ -156,6 +168,7 @@ static void write_positions(json_t **json, const model_options_t *model, bool is
 char *hf_config_text(const model_options_t *model, zero_dtype_t dtype, const char *source)
 {
     static const char *const DTYPES[] = {[ZERO_FP32] = "float32", [ZERO_BF16] = "bfloat16", [ZERO_FP16] = "float16"};
+    const model_options_t filled = with_derived(model);
     int arch = model->arch;
     json_t *before = source ? json_loads(source, 0, NULL) : NULL;
     json_t *json = json_object();
@@ -165,8 +178,8 @@ char *hf_config_text(const model_options_t *model, zero_dtype_t dtype, const cha
     }
     zero_json_set(&json, "model_type", json_string(families[arch].model_type));
     zero_json_set(&json, json_object_get(before, "dtype") ? "dtype" : "torch_dtype", json_string(DTYPES[dtype]));
-    write_keys(&json, model, hf_families[arch].keys);
-    write_keys(&json, model, hf_families[arch].more_keys);
+    write_keys(&json, &filled, hf_families[arch].keys);
+    write_keys(&json, &filled, hf_families[arch].more_keys);
     for (const hf_key_t *key = hf_families[arch].keys; key->key; key++)
         if (json_is_null(json_object_get(before, key->hf_key))) /* as it came: it is derived again */
             zero_json_set(&json, key->hf_key, json_null());

@@ -131,6 +131,23 @@ START_TEST(the_best_checkpoint_is_that_of_the_lowest_loss)
 }
 END_TEST
 
+/* Of families whose configuration has numbers that are derived here. */
+static const char *const families_from_nowhere[] = {"granite", "granitemoehybrid", "gemma3_text", "phi3", "smollm3"};
+
+START_TEST(a_checkpoint_of_a_model_from_nowhere_can_be_used)
+{
+    support_output_t output;
+    int code = support_run(&output, LIMIT_S,
+                           "cd %s && %s/zerotrain --steps 1 --set model.arch=%s --set "
+                           "checkpoint.dir=ckn --set log.metrics=n.jsonl cfg.ini && %s/zerotrain generate --prompt ab "
+                           "--max-tokens 3 ckn && %s/zerotrain evaluate --resume ckn --set model.arch=%s cfg.ini",
+                           scratch, support_build(), families_from_nowhere[_i], support_build(), support_build(),
+                           families_from_nowhere[_i]);
+    ck_assert_msg(code == 0, "%s: %s", families_from_nowhere[_i], output.err);
+    support_output_free(&output);
+}
+END_TEST
+
 START_TEST(what_is_left_out_or_not_applied_is_said)
 {
     support_output_t output;
@@ -371,6 +388,8 @@ static Suite *suite(void)
     tcase_add_checked_fixture(c, set_up, NULL);
     tcase_add_test(c, the_loss_is_that_of_training);
     tcase_add_test(c, the_best_checkpoint_is_that_of_the_lowest_loss);
+    tcase_add_loop_test(c, a_checkpoint_of_a_model_from_nowhere_can_be_used, 0,
+                        sizeof families_from_nowhere / sizeof families_from_nowhere[0]);
     tcase_add_test(c, what_is_left_out_or_not_applied_is_said);
     tcase_add_test(c, validation_takes_each_sequence_once_as_evaluate_does);
     tcase_add_test(c, a_sample_is_the_same_on_any_number_of_ranks);

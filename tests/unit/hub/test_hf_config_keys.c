@@ -366,6 +366,39 @@ START_TEST(what_is_written_is_read_again)
 }
 END_TEST
 
+/* A model from nowhere has the factors of scores of its head_dim, 16. Its checkpoints once said 0. */
+START_TEST(factors_of_scores_that_are_derived_are_written)
+{
+    static const struct {
+        int arch;
+        const char *key;
+        double value;
+    } CASES[] = {
+        {ARCH_GRANITE, "\"attention_multiplier\": ", 0.25},
+        {ARCH_GRANITE4, "\"attention_multiplier\": ", 0.25},
+        {ARCH_GEMMA3, "\"query_pre_attn_scalar\": ", 16.0},
+    };
+    options_t written = options;
+    written.model.arch = CASES[_i].arch;
+    written.model.layers = 2, written.model.dim = 64, written.model.heads = 4, written.model.seq_len = 65;
+    strcpy(written.model.init, "random");
+    ck_assert_int_eq(options_resolve(&written, 1), ZERO_OK);
+    char *text = hf_config_text(&written.model, ZERO_FP32, NULL), *value = strstr(text, CASES[_i].key);
+    ck_assert_ptr_nonnull(value);
+    value += strlen(CASES[_i].key);
+    ck_assert_msg(strtod(value, NULL) == CASES[_i].value, "%s", text);
+    for (int is_older = 0; is_older < 2; is_older++) {
+        set_up();
+        write_config(text);
+        expect_ok();
+        ck_assert_double_eq(options_score_scale(&options.model), 0.25);
+        memset(value, ' ', strcspn(value, ",\n"));
+        value[0] = '0';
+    }
+    free(text);
+}
+END_TEST
+
 /* What the model came with is in what is written for it, beside what describes its weights. */
 START_TEST(keys_that_are_not_interpreted_are_kept)
 {
@@ -453,6 +486,7 @@ static Suite *suite(void)
     tcase_add_test(tc, the_published_gpt2_is_read_without_a_word);
     tcase_add_test(tc, keys_that_are_not_known_are_said_in_a_line);
     tcase_add_loop_test(tc, what_is_written_is_read_again, 0, 14);
+    tcase_add_loop_test(tc, factors_of_scores_that_are_derived_are_written, 0, 3);
     tcase_add_loop_test(tc, keys_that_are_not_interpreted_are_kept, 0, 4);
     tcase_add_loop_test(tc, positions_that_are_not_said_are_those_of_the_class, 0, 2);
     suite_add_tcase(s, tc);
