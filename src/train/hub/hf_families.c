@@ -220,6 +220,7 @@ static const hf_fixed_t GPT2_WRITTEN[] = {
 const hf_fixed_t hf_all_written[] = {
     {"bos_token_id", "null"},
     {"eos_token_id", "null"},
+    {"pad_token_id", "null"}, /* else a class's default may be a row that the embedding does not have */
     {0},
 };
 
