@@ -108,18 +108,27 @@ int64_t options_head_dim(const model_options_t *model)
     return model->head_dim > 0 ? model->head_dim : model->dim / model->heads;
 }
 
-/* Repeats a family's kinds over a model's layers. */
+/* Repeats a family's kinds over a model's layers. A window is one of the layers that are not rotated where the kinds
+ * have no other, as in transformers' SmolLM3 with use_sliding_window. */
 static zero_status_t repeat_kinds(model_options_t *model, const char *kinds)
 {
     if (model->layers >= (int64_t)sizeof model->layer_kinds)
         return report_error(ZERO_ERROR_USAGE,
                             "[model] layers: a %s, whose layers are of several kinds, can have %zu here, not %" PRId64,
                             family_of(model)->title, sizeof model->layer_kinds - 1, model->layers);
-    for (int64_t layer = 0; layer < model->layers; layer++)
-        model->layer_kinds[layer] = kinds[(size_t)layer % strlen(kinds)];
-    if (strspn(model->layer_kinds, "f") == (size_t)model->layers) /* as if there were one kind */
-        memset(model->layer_kinds, 0, sizeof model->layer_kinds);
-    return ZERO_OK;
+    for (int64_t layer = 0; layer < model->layers; layer++) {
+        const char kind = kinds[(size_t)layer % strlen(kinds)];
+        model->layer_kinds[layer] = kind == LAYER_ALL_UNROTATED && model->window > 0 ? LAYER_WINDOW_UNROTATED : kind;
+    }
+    if (strspn(model->layer_kinds, "f") < (size_t)model->layers)
+        return ZERO_OK;
+    memset(model->layer_kinds, 0, sizeof model->layer_kinds); /* as if there were one kind */
+    if (model->window == 0)
+        return ZERO_OK;
+    return report_error(ZERO_ERROR_USAGE,
+                        "[model] window: of a %s's layers every %zuth has one, and there are %" PRId64
+                        ": leave it out, or set more layers",
+                        family_of(model)->title, strlen(kinds), model->layers);
 }
 
 #define LLAMA3_FACTOR 8.0 /* of RoPE's scaling in Llama 3.1 (Meta 2024) */

@@ -73,6 +73,22 @@ START_TEST(contradictory_settings_are_refused)
 }
 END_TEST
 
+/* As in transformers with use_sliding_window. */
+START_TEST(a_window_of_smollm3_is_that_of_the_layers_without_rope)
+{
+    options_t options = must_parse(MINIMAL, (const char *[]){"--set", "model.arch=smollm3", NULL});
+    options.model.layers = 9, options.model.window = 7;
+    options_t few = options;
+    ck_assert_int_eq(options_resolve(&options, 1), ZERO_OK);
+    for (int layer = 0; layer < 9; layer++) {
+        ck_assert_int_eq(options_window(&options.model, layer), layer % 4 == 3 ? 7 : 0);
+        ck_assert_int_eq(options_is_rotated(&options.model, layer), layer % 4 != 3);
+    }
+    few.model.layers = 3;
+    expect_contradiction(&few, 1, (const char *[]){"[model] window", "every 4th has one, and there are 3", NULL});
+}
+END_TEST
+
 START_TEST(options_that_contradict_the_file_or_the_ranks_are_refused)
 {
     static const struct {
@@ -322,6 +338,7 @@ static Suite *suite(void)
     tcase_add_test(c, batches_are_derived);
     tcase_add_test(c, contradictory_settings_are_refused);
     tcase_add_test(c, options_that_contradict_the_file_or_the_ranks_are_refused);
+    tcase_add_test(c, a_window_of_smollm3_is_that_of_the_layers_without_rope);
     tcase_add_test(c, sizes_beyond_any_memory_are_refused);
     tcase_add_test(c, sizes_and_rates_are_derived_by_architecture);
     tcase_add_test(c, heads_and_scaled_positions_must_fit);
