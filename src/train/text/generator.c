@@ -94,24 +94,54 @@ zero_status_t prompt_share(zero_comm_t *comm, tokens_t *tokens)
 
 /* ---- tokens that end a text ---- */
 
-static void add_stop(generator_t *g, const json_t *token)
+/* Takes eos_token_id, a number or several. */
+static zero_status_t take_stops(const char *path, const json_t *eos, generator_t *g)
 {
-    if (json_is_integer(token) && g->n_stops < GENERATOR_MAX_STOPS)
+    const bool is_list = json_is_array(eos);
+    const size_t n = is_list ? json_array_size(eos) : eos && !json_is_null(eos);
+    if (n > GENERATOR_MAX_STOPS)
+        return report_error(ZERO_ERROR_FORMAT, "'%s': eos_token_id has %zu tokens; it can have %d", path, n,
+                            GENERATOR_MAX_STOPS);
+    for (size_t i = 0; i < n; i++) {
+        const json_t *token = is_list ? json_array_get(eos, i) : eos;
+        if (!json_is_integer(token))
+            return report_error(ZERO_ERROR_FORMAT, "'%s': eos_token_id is neither a whole number nor a list of them",
+                                path);
         g->stops[g->n_stops++] = (int32_t)json_integer_value(token);
+    }
+    return ZERO_OK;
 }
 
-/* Takes eos_token_id of a file of the model's, a number or several. Returns whether there is one. */
-static bool read_stops(const char *directory, const char *name, generator_t *g)
+/* Takes those that a file of the model's names, if it is there. */
+static zero_status_t read_stops(const char *directory, const char *name, generator_t *g)
 {
     char path[OPTIONS_MAX_PATH + 32];
+    json_error_t error;
     snprintf(path, sizeof path, "%s/%s", directory, name);
-    json_t *file = input_file_is_there(path) ? json_load_file(path, 0, NULL) : NULL;
-    const json_t *eos = json_object_get(file, "eos_token_id");
-    add_stop(g, eos);
-    for (size_t i = 0; i < json_array_size(eos); i++)
-        add_stop(g, json_array_get(eos, i));
+    if (!input_file_is_there(path))
+        return ZERO_OK;
+    json_t *file = json_load_file(path, 0, &error);
+    if (!json_is_object(file)) {
+        const char *why = file ? "it is no object" : error.text;
+        report_error(ZERO_ERROR_FORMAT, "'%s' cannot be read as JSON: %s", path, why);
+        json_decref(file);
+        return ZERO_ERROR_FORMAT;
+    }
+    zero_status_t status = take_stops(path, json_object_get(file, "eos_token_id"), g);
     json_decref(file);
-    return g->n_stops > 0;
+    return status;
+}
+
+/* Takes those of the first file that names any. */
+static zero_status_t find_stops(const options_t *options, generator_t *g)
+{
+    const char *const model = options->model.init;
+    const char *const files[][2] = {{adapter_texts_directory(options), "generation_config.json"},
+                                    {model, "generation_config.json"},
+                                    {model, "config.json"}};
+    for (size_t i = 0; i < sizeof files / sizeof files[0] && g->n_stops == 0; i++)
+        ZERO_TRY(read_stops(files[i][0], files[i][1], g));
+    return ZERO_OK;
 }
 
 /* ---- generating ---- */
@@ -122,10 +152,9 @@ zero_status_t generator_open(const options_t *options, zero_comm_t *comm, const 
                              generator_t *generator)
 {
     *generator = (generator_t){.tokenizer = tokenizer};
-    if (!read_stops(adapter_texts_directory(options), "generation_config.json", generator) &&
-        !read_stops(options->model.init, "generation_config.json", generator))
-        read_stops(options->model.init, "config.json", generator);
-    zero_status_t status = session_open_forward(options, comm, &generator->session);
+    zero_status_t status = report_agree(comm, find_stops(options, generator));
+    if (status == ZERO_OK)
+        status = session_open_forward(options, comm, &generator->session);
     report_hold_errors(false);
     ZERO_TRY(status);
     generator->tokens = malloc((size_t)options->model.seq_len * sizeof *generator->tokens);

@@ -47,7 +47,7 @@ zero_status_t prompt_share(zero_comm_t *comm, tokens_t *tokens);
 
 /* ---- the generator ---- */
 
-#define GENERATOR_MAX_STOPS 16
+#define GENERATOR_MAX_STOPS 64
 
 typedef struct generator {
     session_t session;

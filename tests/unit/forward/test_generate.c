@@ -202,6 +202,37 @@ START_TEST(a_text_ends_where_the_model_ends_it)
 }
 END_TEST
 
+#define IDS16 "1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16"
+#define IDS64 IDS16 ", " IDS16 ", " IDS16 ", " IDS16
+
+static const struct {
+    const char *text, *says; /* of generation_config.json */
+} bad_stops[] = {
+    {"{\"eos_token_id\": 59", "generation_config.json' cannot be read as JSON: "},
+    {"", "generation_config.json' cannot be read as JSON: "},
+    {"[59]", "generation_config.json' cannot be read as JSON: it is no object"},
+    {"{\"eos_token_id\": \";\"}", "generation_config.json': eos_token_id is neither a whole number"},
+    {"{\"eos_token_id\": [59, null]}", "generation_config.json': eos_token_id is neither a whole number"},
+    {"{\"eos_token_id\": [" IDS64 ", 59]}", "generation_config.json': eos_token_id has 65 tokens; it can have 64"},
+};
+
+START_TEST(a_file_that_does_not_say_where_a_text_ends_is_refused)
+{
+    support_output_t output;
+    char path[512];
+    const int n_ranks = support_leaves_out(2) ? 1 : 1 + _i % 2;
+    snprintf(path, sizeof path, "%s/ck/latest/generation_config.json", scratch);
+    support_write_file(path, bad_stops[_i].text, strlen(bad_stops[_i].text));
+    int code = generate_text(&output, n_ranks, "--temperature 0 --prompt 'to be' ck");
+    ck_assert_msg(code == 1 && support_count(output.err, bad_stops[_i].says) == 1 && !output.out[0], "%d: %s%s", code,
+                  output.out, output.err);
+    support_output_free(&output);
+    support_write_file(path, "{\"eos_token_id\": null}", strlen("{\"eos_token_id\": null}"));
+    ck_assert_int_eq(generate_text(&output, 1, "--prompt 'to be' --max-tokens 2 ck"), 0);
+    support_output_free(&output);
+}
+END_TEST
+
 START_TEST(a_text_that_ends_at_the_last_position_says_so)
 {
     support_output_t output;
@@ -313,7 +344,10 @@ static Suite *suite(void)
     tcase_add_test(program, a_text_that_ends_at_the_last_position_says_so);
     tcase_add_loop_test(program, mistakes_are_refused_with_a_line, 0, sizeof refusals / sizeof refusals[0]);
     tcase_add_test(program, a_tokenizer_that_cannot_be_read_costs_no_run);
-    tcase_add_test(program, a_text_ends_where_the_model_ends_it); /* last: it adds a file */
+    /* Last: they add a file. */
+    tcase_add_test(program, a_text_ends_where_the_model_ends_it);
+    tcase_add_loop_test(program, a_file_that_does_not_say_where_a_text_ends_is_refused, 0,
+                        sizeof bad_stops / sizeof bad_stops[0]);
     suite_add_tcase(s, program);
     return s;
 }
