@@ -254,7 +254,7 @@ static zero_status_t cancel(zero_engine_t *engine)
     }
     zero_parameters_cancel(engine->parameters);
     ZERO_TRY(zero_gradients_cancel(engine->gradients));
-    zero_offload_cancel(engine->offload);
+    zero_offload_forget(engine->offload);
     zero_timeline_set_in_step(context->streams.timeline, false);
     context->streams.compute_end = 0;
     engine->acquired = false;

@@ -453,8 +453,8 @@ zero_status_t zero_offload_fetch_params(zero_offload_t *offload, zero_unit_t uni
                                                                   layout->frozen_shard_elems * size, stream);
 }
 
-void zero_offload_cancel(zero_offload_t *offload)
+void zero_offload_forget(zero_offload_t *offload)
 {
-    if (offload && offload->backend && offload->backend->cancel)
-        offload->backend->cancel(offload);
+    if (offload && offload->backend && offload->backend->forget)
+        offload->backend->forget(offload);
 }

@@ -83,7 +83,8 @@ zero_status_t zero_offload_await_params(zero_offload_t *offload, zero_unit_t uni
 zero_status_t zero_offload_borrow_activations(zero_offload_t *offload, zero_unit_t unit, zero_stream_t stream);
 /* Gives back the activations that are needed from `unit`'s forward on: what `stream` does next may write them. */
 zero_status_t zero_offload_return_activations(zero_offload_t *offload, zero_unit_t unit, zero_stream_t stream);
-/* Forgets what a step that was cancelled has fetched, once no stream works: host memory holds all state. */
-void zero_offload_cancel(zero_offload_t *offload);
+/* Forgets what has been fetched ahead: at the end of a step that updated units in backward, or that was cancelled, once
+ * no stream works. Host memory holds all state, or will. */
+void zero_offload_forget(zero_offload_t *offload);
 
 #endif

@@ -36,7 +36,7 @@ typedef struct zero_offload_backend {
     /* As zero_offload_borrow_activations, zero_offload_return_activations. */
     zero_status_t (*borrow)(zero_offload_t *offload, zero_unit_t unit, zero_stream_t stream);
     zero_status_t (*give_back)(zero_offload_t *offload, zero_unit_t unit, zero_stream_t stream);
-    void (*cancel)(zero_offload_t *offload); /* as zero_offload_cancel */
+    void (*forget)(zero_offload_t *offload); /* as zero_offload_forget */
 } zero_offload_backend_t;
 
 extern const zero_offload_backend_t zero_offload_by_host, zero_offload_by_device;

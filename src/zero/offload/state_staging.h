@@ -42,7 +42,7 @@ typedef struct zero_state_staging {
     zero_state_buffer_t
         *buffers;              /* the first n_borrowed in activations, in the order of units, then the planned ones */
     int n_buffers, n_borrowed; /* chunk c < n_borrowed has buffer c; the others take turns in the planned ones */
-    bool fetched_ahead;        /* the step's first chunks are in the planned buffers, or on their way */
+    bool fetched_ahead;        /* the step's first chunks have been fetched into the planned buffers */
     int n_queued;              /* chunks of the newest step; all of them before the first step */
     zero_event_t idle;         /* in the caller's stream: activations are idle */
 } zero_state_staging_t;

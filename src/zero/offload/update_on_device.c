@@ -216,7 +216,6 @@ static zero_status_t update_unit(zero_offload_t *offload, zero_unit_t unit)
         if (c + staging->n_buffers < n_chunks)
             ZERO_TRY(fetch_state(offload, c + staging->n_buffers));
     }
-    staging->fetched_ahead = staging->n_queued < n_chunks;
     return ZERO_OK;
 }
 
@@ -250,8 +249,9 @@ static zero_status_t update(zero_offload_t *offload)
     return queue_up_to(offload, offload->context->plan.host.first);
 }
 
-/* What has been fetched may be old by the time of the next step: others may write the state until then. */
-static void cancel(zero_offload_t *offload)
+/* What has been fetched may be old by the time of the next step: others may write the state until then. (The last
+ * update_unit does not forget it: backward goes on, and would fetch again.) */
+static void forget(zero_offload_t *offload)
 {
     zero_state_staging_t *staging = zero_state_staging_of(offload);
     staging->fetched_ahead = false;
@@ -272,5 +272,5 @@ const zero_offload_backend_t zero_offload_by_device = {
     .queue_up_to = queue_up_to,
     .borrow = borrow,
     .give_back = give_back,
-    .cancel = cancel,
+    .forget = forget,
 };

@@ -215,6 +215,7 @@ zero_status_t zero_backward_update_finish(zero_backward_update_t *update, zero_s
     const zero_contribution_t *contributions = zero_context_private(context, context->plan.contributions);
     const size_t stride = sizeof *contributions / sizeof(uint64_t);
     ZERO_TRY(update_oldest(update, update->n_pending, &contributions->norm.words[ZERO_NORM_DIGITS], stride, stream));
+    zero_offload_forget(update->offload);
     cancel(update);
     return ZERO_OK;
 }

@@ -41,6 +41,17 @@ START_TEST(tensors_have_their_own_settings)
 }
 END_TEST
 
+/* What is set between steps is what the next one updates, though backward goes on to units on the device behind the
+ * last one that is offloaded. */
+START_TEST(state_that_is_set_is_updated)
+{
+    static const char *const partly[] = {"backward=1 stage=3 offload=30 buffer=0",
+                                         "backward=1 stage=2 offload=50 buffer=4096 seed=2",
+                                         "backward=1 stage=3 offload=70 params=20 buffer=65536 seed=3", NULL};
+    expect_plain_text(1 + _i, "clip=0 dtype=bf16 asks=1 steps=11", partly);
+}
+END_TEST
+
 /* Rounded once, wherever they are summed, whatever is clipped. */
 START_TEST(gradients_in_bf16_have_the_same_bits_everywhere)
 {
@@ -330,6 +341,7 @@ static Suite *suite(void)
     tcase_set_timeout(tcase, 300);
     tcase_add_loop_test(tcase, updates_in_backward_change_no_bit, 0, 4);
     tcase_add_test(tcase, tensors_have_their_own_settings);
+    tcase_add_loop_test(tcase, state_that_is_set_is_updated, 0, 3);
     tcase_add_loop_test(tcase, gradients_in_bf16_have_the_same_bits_everywhere, 0, 3);
     tcase_add_loop_test(tcase, a_gradient_that_is_not_finite_ends_training, 0, 3);
     tcase_add_loop_test(tcase, a_missing_wait_is_found, 0, 1);
