@@ -162,8 +162,7 @@ static void prepare_adam(const zero_offload_t *offload, zero_state_chunk_t *chun
         .n_segments = n_segments,
         .state_begin = 0,
         .state_end = chunk->n_elems,
-        .scalars = context->plan.updates_in_backward ? &zero_context_step_scratch(context)->in_backward
-                                                     : &zero_context_step_scratch(context)->scalars,
+        .scalars = zero_context_unit_scalars(context, chunk->unit),
     };
 }
 

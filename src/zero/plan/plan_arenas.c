@@ -368,6 +368,9 @@ static void plan_private(zero_arena_plan_t *plan, const zero_layout_t *layout, c
         plan->nonfinites = reserve(bytes, memory, ZERO_MEMORY_COMMUNICATION,
                                    ZERO_MAX_GRAD_TURNS * (uint64_t)layout->world_size * sizeof(uint64_t));
     plan->step_scratch = reserve(bytes, memory, ZERO_MEMORY_COMMUNICATION, sizeof(zero_step_scratch_t));
+    if (plan->updates_in_backward)
+        plan->unit_scalars =
+            reserve(bytes, memory, ZERO_MEMORY_COMMUNICATION, (uint64_t)layout->n_units * sizeof(zero_adam_scalars_t));
     if (!config->forward_only) /* tensors may have rules of their own from any step on */
         plan->tensor_scalars =
             reserve(bytes, memory, ZERO_MEMORY_COMMUNICATION,

@@ -150,6 +150,7 @@ typedef struct zero_arena_plan {
     uint64_t contributions;  /* zero_contribution_t of every rank */
     uint64_t nonfinites;     /* ZERO_MAX_GRAD_TURNS of uint64_t of every rank, as in the window */
     uint64_t step_scratch;   /* zero_step_scratch_t */
+    uint64_t unit_scalars;   /* updates in backward: zero_adam_scalars_t of every unit */
     uint64_t frozen_scales;  /* zero_fp8_scales_t of each frozen matrix in fp8 */
     uint64_t tensor_scalars; /* zero_tensor_scalars_t of every tensor, and behind them zero_tensor_rules_t */
     uint64_t private_bytes;
@@ -235,10 +236,9 @@ static inline bool zero_plan_grads_take_turns(const zero_arena_plan_t *plan, zer
 typedef struct zero_step_scratch {
     zero_step_state_t state;
     zero_adam_scalars_t scalars;
-    zero_adam_scalars_t in_backward; /* of the units that are updated before the step is decided */
-    zero_norm_t norm;                /* of the gradients reduced so far; 0 between steps */
-    double no_loss;                  /* 0 */
-    uint64_t n_unwritten;            /* elements of a gradient (tensors.c) */
+    zero_norm_t norm;     /* of the gradients reduced so far; 0 between steps */
+    double no_loss;       /* 0 */
+    uint64_t n_unwritten; /* elements of a gradient (tensors.c) */
 } zero_step_scratch_t;
 
 /* What a plan must know of the machine. */

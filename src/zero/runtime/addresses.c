@@ -77,6 +77,12 @@ zero_step_scratch_t *zero_context_step_scratch(const zero_context_t *context)
     return zero_context_private(context, context->plan.step_scratch);
 }
 
+zero_adam_scalars_t *zero_context_unit_scalars(const zero_context_t *context, zero_unit_t unit)
+{
+    zero_adam_scalars_t *scalars = zero_context_private(context, context->plan.unit_scalars);
+    return context->plan.updates_in_backward ? scalars + unit : &zero_context_step_scratch(context)->scalars;
+}
+
 /* ---- frozen tensors ---- */
 
 unsigned char *zero_context_frozen_of(const zero_context_t *context, zero_unit_t unit)

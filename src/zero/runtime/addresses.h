@@ -30,6 +30,9 @@ void *zero_context_reduced_grads_of(const zero_context_t *context, zero_unit_t u
 uint64_t zero_context_own_grads_begin(const zero_context_t *context, zero_unit_t unit);
 /* Returns what a step decides, on the device. */
 zero_step_scratch_t *zero_context_step_scratch(const zero_context_t *context);
+/* Returns the scalars that a unit is updated with in the step at hand: with updates in backward its own, so that they
+ * stay while the next unit's are decided. */
+zero_adam_scalars_t *zero_context_unit_scalars(const zero_context_t *context, zero_unit_t unit);
 
 /* Returns where this rank's frozen parameters of a unit begin, as zero_plan_frozen_of. */
 unsigned char *zero_context_frozen_of(const zero_context_t *context, zero_unit_t unit);

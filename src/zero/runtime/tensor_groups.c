@@ -170,8 +170,17 @@ static zero_status_t send_rules(zero_tensor_groups_t *groups, zero_tensor_rules_
     return zero_device_copy(context->device, on_device, copy, n_tensors * sizeof *copy, stream);
 }
 
-zero_status_t zero_tensor_groups_decide(zero_tensor_groups_t *groups, const zero_adam_scalars_t *scalars,
-                                        zero_stream_t stream)
+/* Returns the end of the run of tensors from `first` on that belong to the unit; `first` if that one does not. */
+static size_t run_end(const zero_model_t *model, size_t first, zero_unit_t unit)
+{
+    size_t end = first;
+    while (end < (size_t)model->n_tensors && (unit == ZERO_ALL_UNITS || model->tensors[end].owner == unit))
+        end++;
+    return end;
+}
+
+zero_status_t zero_tensor_groups_decide(zero_tensor_groups_t *groups, zero_unit_t unit,
+                                        const zero_adam_scalars_t *scalars, zero_stream_t stream)
 {
     zero_context_t *context = groups->context;
     const size_t n_tensors = (size_t)context->model->n_tensors;
@@ -183,5 +192,10 @@ zero_status_t zero_tensor_groups_decide(zero_tensor_groups_t *groups, const zero
     groups->are_new = false;
     if (groups->hash == 0)
         return ZERO_OK;
-    return context->device->kernels->tensor_scalars(rules, n_tensors, scalars, by_tensor, stream);
+    for (size_t t = 0, end; t < n_tensors; t = end + (end == t)) {
+        end = run_end(context->model, t, unit);
+        if (end > t)
+            ZERO_TRY(context->device->kernels->tensor_scalars(rules + t, end - t, scalars, by_tensor + t, stream));
+    }
+    return ZERO_OK;
 }

@@ -24,9 +24,12 @@ zero_group_t zero_tensor_groups_get(const zero_tensor_groups_t *groups, zero_ten
 /* Takes what was set since the last step into this one. Returns a hash of it, which ranks compare; 0 if no tensor
  * differs from the configuration. */
 uint64_t zero_tensor_groups_take(zero_tensor_groups_t *groups);
-/* Queues what makes the scalars of every tensor from those of the step, which have been decided in `stream`, and sets
- * context->by_tensor to them; to NULL if no tensor differs. */
-zero_status_t zero_tensor_groups_decide(zero_tensor_groups_t *groups, const zero_adam_scalars_t *scalars,
-                                        zero_stream_t stream);
+
+#define ZERO_ALL_UNITS ((zero_unit_t)(-1))
+/* Queues what makes the scalars of a unit's tensors, or of all units', from those that have been decided in `stream`,
+ * and sets context->by_tensor to those of all tensors; to NULL if no tensor differs. Those of other units stay: their
+ * update may read them. */
+zero_status_t zero_tensor_groups_decide(zero_tensor_groups_t *groups, zero_unit_t unit,
+                                        const zero_adam_scalars_t *scalars, zero_stream_t stream);
 
 #endif

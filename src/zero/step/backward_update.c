@@ -48,16 +48,18 @@ struct zero_backward_update {
 
 /* ---- one unit ---- */
 
-/* Decides by counts that are on the device: `stride` words apart. */
+/* Decides by counts that are on the device: `stride` words apart. Scalars are the unit's own, since those of the unit
+ * before may still be read in offload's stream. */
 static zero_status_t decide(zero_backward_update_t *update, zero_unit_t unit, const uint64_t *counts, size_t stride,
                             zero_stream_t stream)
 {
     zero_context_t *context = update->context;
-    zero_step_scratch_t *scratch = zero_context_step_scratch(context);
+    zero_adam_scalars_t *scalars = zero_context_unit_scalars(context, unit);
     (void)zero_tensor_groups_take(update->groups);
     ZERO_TRY(context->device->kernels->decide_unit(&update->rules, update->lr, counts, stride, context->comm->size,
-                                                   (uint32_t)unit, &scratch->state, &scratch->in_backward, stream));
-    return zero_tensor_groups_decide(update->groups, &scratch->in_backward, stream);
+                                                   (uint32_t)unit, &zero_context_step_scratch(context)->state, scalars,
+                                                   stream));
+    return zero_tensor_groups_decide(update->groups, unit, scalars, stream);
 }
 
 static zero_status_t update_unit(zero_backward_update_t *update, zero_unit_t unit, zero_stream_t stream)
@@ -68,8 +70,8 @@ static zero_status_t update_unit(zero_backward_update_t *update, zero_unit_t uni
     if (zero_plan_is_offloaded(&context->plan, unit))
         return zero_offload_update_unit(update->offload, unit, stream);
     ZERO_TRY(zero_streams_begin_span(context, ZERO_WORK_UPDATE, unit, stream, &span));
-    ZERO_TRY(zero_device_update_units(update->device_update, unit, unit + 1,
-                                      &zero_context_step_scratch(context)->in_backward, stream));
+    ZERO_TRY(zero_device_update_units(update->device_update, unit, unit + 1, zero_context_unit_scalars(context, unit),
+                                      stream));
     return zero_streams_end_span(context, span, stream);
 }
 
@@ -85,15 +87,16 @@ static uint64_t own_count(const zero_context_t *context, uint64_t number)
     return context->plan.nonfinite + number % ZERO_MAX_GRAD_TURNS * sizeof(uint64_t);
 }
 
-/* Decides the oldest n pending units together, by counts that are on the device, and updates them. */
+/* Decides the oldest n pending units, all by the same counts, which are on the device, and updates them. */
 static zero_status_t update_oldest(zero_backward_update_t *update, int n, const uint64_t *counts, size_t stride,
                                    zero_stream_t stream)
 {
     if (n == 0)
         return ZERO_OK;
-    ZERO_TRY(decide(update, update->pending[0].unit, counts, stride, stream));
-    for (int i = 0; i < n; i++)
+    for (int i = 0; i < n; i++) {
+        ZERO_TRY(decide(update, update->pending[i].unit, counts, stride, stream));
         ZERO_TRY(update_unit(update, update->pending[i].unit, stream));
+    }
     update->n_pending -= n;
     update->n_counted = 0;
     memmove(update->pending, update->pending + n, (size_t)update->n_pending * sizeof *update->pending);

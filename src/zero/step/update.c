@@ -217,7 +217,7 @@ static zero_status_t decide_and_update(zero_update_t *update, float lr, zero_str
 {
     const zero_adam_scalars_t *scalars = &zero_context_step_scratch(update->context)->scalars;
     ZERO_TRY(decide_step(update, lr, stream));
-    ZERO_TRY(zero_tensor_groups_decide(update->groups, scalars, stream));
+    ZERO_TRY(zero_tensor_groups_decide(update->groups, ZERO_ALL_UNITS, scalars, stream));
     ZERO_TRY(zero_offload_update(update->offload, stream));
     zero_parameters_begin_update(update->parameters);
     return update_all(update, lr, stream);

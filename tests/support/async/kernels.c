@@ -189,9 +189,17 @@ typedef struct decide_unit_task {
     zero_adam_scalars_t *scalars;
 } decide_unit_task_t;
 
+/* A kernel that still reads what is about to be written would use NaN. */
+static void spoil(void *written, size_t n_bytes)
+{
+    memset(written, 0xff, n_bytes);
+    usleep(async_options()->max_delay_us);
+}
+
 static void do_decide_unit(void *args)
 {
     decide_unit_task_t *t = args;
+    spoil(t->scalars, sizeof *t->scalars);
     OK(async_cpu_kernels()->decide_unit(&t->rules, t->lr, t->nonfinite, t->stride, t->n_ranks, t->unit, t->state,
                                         t->scalars, NULL));
 }
@@ -215,6 +223,7 @@ typedef struct tensor_scalars_task {
 static void do_tensor_scalars(void *args)
 {
     tensor_scalars_task_t *t = args;
+    spoil(t->by_tensor, t->n_tensors * sizeof *t->by_tensor);
     OK(async_cpu_kernels()->tensor_scalars(t->rules, t->n_tensors, t->scalars, t->by_tensor, NULL));
 }
 
