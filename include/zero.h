@@ -82,7 +82,8 @@
  *     - Ranks that share memory compare at once, in every call that communicates.
  *     - Ranks that send MPI messages do so when a rank has waited for one second.
  *     - GPUs compare once per step, because the host does not wait for them: the learning rate, and all calls so far in
- *       which GPUs met. zero_step_wait returns the mismatch, and the step has changed nothing.
+ *       which GPUs met. zero_step_wait returns the mismatch, and the step has changed nothing. With
+ *       ZERO_UPDATE_IN_BACKWARD it had updated weights by then: they are refused as after a failed zero_set_state.
  *
  * A call in which no rank waits for another is not compared: for example, one rank's own eval pass if it has full
  * parameters or reads them from its peers' memory.
@@ -855,7 +856,7 @@ typedef struct zero_group {
  *
  * Call it between steps, on every rank with the same settings; results may be pending. Ranks compare the settings of
  * all tensors in the next step: zero_step_wait returns ZERO_ERROR_MISMATCH if they differ, and the step has changed
- * nothing. A frozen tensor is ZERO_ERROR_ARGUMENT. */
+ * nothing (with ZERO_UPDATE_IN_BACKWARD see the beginning of this file). A frozen tensor is ZERO_ERROR_ARGUMENT. */
 ZERO_API zero_status_t zero_set_group(zero_engine_t *engine, zero_tensor_t tensor, const zero_group_t *group);
 /* Returns the settings that the next step takes: those of zero_set_group, else lr_scale 1 and the configuration's, with
  * weight_decay 0 if the tensor is declared without decay. Change what it returns and set that. */

@@ -38,7 +38,7 @@ static int rank;
 
 /* ---- a program that trains ---- */
 
-static zero_engine_t *make_engine(int micro_steps)
+static zero_engine_t *make_engine(int micro_steps, zero_update_time_t update)
 {
     static const char *const names[N_UNITS] = {"embed", "layer.0", "head"};
     zero_model_t *model;
@@ -46,6 +46,8 @@ static zero_engine_t *make_engine(int micro_steps)
     zero_config_t config = zero_config_default();
     config.dtype = ZERO_FP32;
     config.micro_steps = micro_steps;
+    config.update = update;
+    config.grad_clip = update == ZERO_UPDATE_IN_BACKWARD ? 0.0f : config.grad_clip;
     OK(zero_model_create(&model));
     for (int u = 0; u < N_UNITS; u++) {
         zero_unit_t unit;
@@ -212,8 +214,20 @@ static zero_status_t one_aborts(void)
 
 static zero_status_t other_micro_steps(void)
 {
-    zero_engine_t *several = make_engine(2);
+    zero_engine_t *several = make_engine(2, ZERO_UPDATE_IN_STEP);
     return zero_set_micro_steps(several, rank == ODD ? 3 : 4);
+}
+
+/* Units have been updated, with two rates, before the ranks find out. */
+static zero_status_t other_lr_backward(void)
+{
+    zero_engine_t *updating = make_engine(1, ZERO_UPDATE_IN_BACKWARD);
+    const float lr = rank == ODD ? 0.5f : 0.25f;
+    ZERO_TRY(zero_set_lr(updating, lr));
+    const zero_status_t status = train(updating, lr);
+    fprintf(stderr, "rank %d heard first: %s\n", rank, zero_last_error());
+    ZERO_TRY(zero_begin(updating, ZERO_PASS_EVAL, stream));
+    return status;
 }
 
 /* The same settings in the first step; in the second a rank forgets to take them back. */
@@ -253,6 +267,7 @@ static const struct {
     {"one_aborts", one_aborts},
     {"other_micro_steps", other_micro_steps},
     {"other_group", other_group},
+    {"other_lr_backward", other_lr_backward},
 };
 
 /* ---- before there is a communicator ---- */
@@ -292,7 +307,7 @@ int main(int argc, char **argv)
     else
         OK(zero_device_create(strcmp(argv[2], "cuda") == 0 ? ZERO_DEVICE_CUDA : ZERO_DEVICE_CPU, comm, &device));
     for (int i = 0; i < 2; i++)
-        engines[i] = make_engine(1);
+        engines[i] = make_engine(1, ZERO_UPDATE_IN_STEP);
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
         if (strcmp(cases[i].name, argv[3]) != 0)
             continue;

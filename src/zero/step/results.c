@@ -137,31 +137,35 @@ static uint64_t pcie_bytes(const zero_results_t *results)
 }
 
 /* Fails with the same numbers on every rank if the ranks' calls differed. The device compared them, since the host did
- * not wait. */
-static zero_status_t check_agreed(const zero_results_t *results, const zero_step_outcome_t *outcome)
+ * not wait. *was_cut_off: units had been updated by then, and not in the same way on every rank. */
+static zero_status_t check_agreed(const zero_results_t *results, const zero_step_outcome_t *outcome, bool *was_cut_off)
 {
     unsigned long long step = results->n_steps_waited;
     uint32_t engine = results->context->engine_number;
     if (outcome->odd_rank == 0)
         return ZERO_OK;
+    *was_cut_off = results->context->plan.updates_in_backward;
+    const char *ending = results->context->plan.updates_in_backward
+                             ? "update backward had updated weights by then: go on from the last checkpoint"
+                             : "nothing was updated";
     if (outcome->odd_lr)
         return zero_fail_collective(
             ZERO_ERROR_MISMATCH,
             "ranks call different things: rank %u is in zero_step(engine %u, step %llu, lr %.9g), "
-            "rank 0 is in zero_step(engine %u, step %llu, lr %.9g); nothing was updated",
-            outcome->odd_rank, engine, step, (double)outcome->lr_of_odd, engine, step, (double)outcome->lr);
+            "rank 0 is in zero_step(engine %u, step %llu, lr %.9g); %s",
+            outcome->odd_rank, engine, step, (double)outcome->lr_of_odd, engine, step, (double)outcome->lr, ending);
     if (outcome->odd_groups)
         return zero_fail_collective(
             ZERO_ERROR_MISMATCH,
             "zero_step(engine %u, step %llu): rank %u has other settings of tensors than rank 0: "
-            "make the same calls of zero_set_group on every rank; nothing was updated",
-            engine, step, outcome->odd_rank);
+            "make the same calls of zero_set_group on every rank; %s",
+            engine, step, outcome->odd_rank, ending);
     return zero_fail_collective(
         ZERO_ERROR_MISMATCH,
         "ranks call different things: rank %u came to zero_step(engine %u, step %llu) by other calls "
         "than rank 0 (zero_begin, zero_acquire, zero_grad_ready, zero_all_to_all): another pass, unit, micro-step or "
-        "number of bytes; nothing was updated",
-        outcome->odd_rank, engine, step);
+        "number of bytes; %s",
+        outcome->odd_rank, engine, step, ending);
 }
 
 /* Waits for the oldest step that has not been waited for, and measures how long it took. */
@@ -205,7 +209,7 @@ zero_status_t zero_results_wait(zero_results_t *results, zero_step_result_t *res
     ZERO_TRY(zero_timeline_harvest(context->streams.timeline, results->n_steps_waited, &exposed));
     results->adam_step = outcome->adam_step;
     context->stats.exposed_comm_ms += exposed.comm_ms;
-    ZERO_TRY(check_agreed(results, outcome));
+    ZERO_TRY(check_agreed(results, outcome, was_cut_off));
     *result = (zero_step_result_t){
         .step = results->n_steps_waited,
         .loss = outcome->loss,

@@ -140,6 +140,26 @@ START_TEST(numbers_that_differ_are_named)
 }
 END_TEST
 
+/* With units that are updated in backward it comes too late: no rank goes on with its weights. */
+START_TEST(weights_that_were_updated_with_two_rates_are_refused)
+{
+    char *scratch = support_scratch();
+    run_t run = start(scratch, 20, "auto", "async", "other_lr_backward");
+    for (int i = 0; i < N_RANKS; i++) {
+        char heard[128];
+        snprintf(heard, sizeof heard, "rank %d heard first: ranks call different things: rank 1 is in zero_step(engine",
+                 i);
+        ck_assert_msg(support_count(run.log, heard) == 1, "%s", run.log);
+    }
+    ck_assert_msg(support_count(run.log, "update backward had updated weights by then") == 1 + N_RANKS &&
+                      support_count(run.log, "nothing was updated") == 0 &&
+                      support_count(run.log, "got ZERO_ERROR_ORDER\n") == N_RANKS,
+                  "%s", run.log);
+    free(run.log);
+    free(scratch);
+}
+END_TEST
+
 /* One rank of those that share memory finds it and logs it; all others must hear of it. */
 START_TEST(every_rank_hears_what_another_did)
 {
@@ -265,6 +285,7 @@ static Suite *suite(void)
     tcase_add_test(ranks, a_rank_that_does_not_come_is_named_at_the_deadline);
     tcase_add_test(ranks, a_rank_that_mpi_waits_for_is_named_at_the_deadline);
     tcase_add_loop_test(ranks, numbers_that_differ_are_named, 0, 3);
+    tcase_add_test(ranks, weights_that_were_updated_with_two_rates_are_refused);
     tcase_add_loop_test(ranks, every_rank_hears_what_another_did, 0, 2);
     tcase_add_loop_test(ranks, ranks_that_do_the_same_are_left_alone, 0, 3);
     suite_add_tcase(suite, ranks);
