@@ -27,7 +27,8 @@ struct zero_results {
     } timed[N_STEPS_TIMED];  /* step n at n % N_STEPS_TIMED */
 
     uint64_t n_steps_waited;
-    uint64_t adam_step; /* updates so far, as of the last step waited for */
+    uint64_t n_steps_replaced; /* steps so far when all weights were last set: what these left is gone */
+    uint64_t adam_step;        /* updates so far, as of the last step waited for */
 };
 
 /* ---- creating ---- */
@@ -136,6 +137,12 @@ static uint64_t pcie_bytes(const zero_results_t *results)
     return results->timed[at % N_STEPS_TIMED].pcie_bytes - results->timed[before].pcie_bytes;
 }
 
+/* Returns whether all weights have been set since the step that was waited for last was queued. */
+static bool was_replaced(const zero_results_t *results)
+{
+    return results->n_steps_waited <= results->n_steps_replaced;
+}
+
 /* Fails with the same numbers on every rank if the ranks' calls differed. The device compared them, since the host did
  * not wait. *was_cut_off: units had been updated by then, and not in the same way on every rank. */
 static zero_status_t check_agreed(const zero_results_t *results, const zero_step_outcome_t *outcome, bool *was_cut_off)
@@ -144,7 +151,7 @@ static zero_status_t check_agreed(const zero_results_t *results, const zero_step
     uint32_t engine = results->context->engine_number;
     if (outcome->odd_rank == 0)
         return ZERO_OK;
-    *was_cut_off = results->context->plan.updates_in_backward;
+    *was_cut_off = results->context->plan.updates_in_backward && !was_replaced(results);
     const char *ending = results->context->plan.updates_in_backward
                              ? "update backward had updated weights by then: go on from the last checkpoint"
                              : "nothing was updated";
@@ -182,12 +189,15 @@ static zero_status_t await_step(zero_results_t *results, double *step_ms)
     return device->ops->event_elapsed_ms(device, begin, end, step_ms);
 }
 
-/* Fails if units behind the one whose gradient was the first that is not finite have been updated. */
-static zero_status_t check_not_cut_off(const zero_results_t *results, const zero_step_outcome_t *outcome)
+/* Fails if units behind the one whose gradient was the first that is not finite have been updated, and are still as
+ * that step left them: then *was_cut_off. */
+static zero_status_t check_not_cut_off(const zero_results_t *results, const zero_step_outcome_t *outcome,
+                                       bool *was_cut_off)
 {
     const zero_context_t *context = results->context;
-    if (outcome->stopped_unit == 0)
+    if (outcome->stopped_unit == 0 || was_replaced(results))
         return ZERO_OK;
+    *was_cut_off = true;
     return zero_fail_collective(
         ZERO_ERROR_NONFINITE,
         "step %llu: the gradient of unit %s, or of one before it, is not finite. These units were left alone, but "
@@ -222,8 +232,7 @@ zero_status_t zero_results_wait(zero_results_t *results, zero_step_result_t *res
         .exposed_host_ms = exposed.host_ms,
         .pcie_bytes = pcie_bytes(results),
     };
-    *was_cut_off = outcome->stopped_unit != 0;
-    ZERO_TRY(check_not_cut_off(results, outcome));
+    ZERO_TRY(check_not_cut_off(results, outcome, was_cut_off));
     if (outcome->skipped_in_row >= (uint32_t)context->config.max_skipped_steps)
         return zero_fail_collective(
             ZERO_ERROR_NONFINITE,
@@ -268,7 +277,7 @@ zero_status_t zero_results_set_state(zero_results_t *results, const char *call, 
 {
     ZERO_TRY(zero_results_check_no_step(results, call));
     zero_context_t *context = results->context;
-    context->progress.step = results->n_steps_waited = n_steps;
+    context->progress.step = results->n_steps_waited = results->n_steps_replaced = n_steps;
     results->timed[(n_steps + N_STEPS_TIMED - 1) % N_STEPS_TIMED].pcie_bytes =
         context->stats.to_gpu_bytes + context->stats.to_host_bytes;
     results->adam_step = state->adam_step;
@@ -281,6 +290,7 @@ zero_status_t zero_results_forget_stop(zero_results_t *results)
     const zero_context_t *context = results->context;
     if (!context->plan.updates_in_backward)
         return ZERO_OK;
+    results->n_steps_replaced = context->progress.step;
     ZERO_TRY(zero_device_copy(context->device, &zero_context_step_scratch(context)->state.stopped_unit, &none,
                               sizeof none, context->streams.gather));
     return zero_device_synchronize(context->device);

@@ -23,11 +23,13 @@ zero_step_outcome_t *zero_results_outcome(const zero_results_t *results);
 /* Records when the step at hand ends, and goes on to the next one. */
 zero_status_t zero_results_end_step(zero_results_t *results, zero_stream_t stream);
 
-/* As zero_step_wait, zero_get_adam_step, zero_set_adam_step. */
+/* As zero_step_wait, zero_get_adam_step, zero_set_adam_step. *was_cut_off is set if the step has left weights that none
+ * may use, and is unchanged otherwise. */
 zero_status_t zero_results_wait(zero_results_t *results, zero_step_result_t *result, bool *was_cut_off);
 uint64_t zero_results_adam_step(const zero_results_t *results);
 zero_status_t zero_results_set_adam_step(zero_results_t *results, uint64_t adam_step);
-/* Lets updates in backward go on that a gradient has stopped: all weights have been set. The device is idle. */
+/* Lets updates in backward go on that a gradient has stopped: all weights have been set, so what the steps that are
+ * queued did to them counts no more. The device is idle. */
 zero_status_t zero_results_forget_stop(zero_results_t *results);
 
 /* Returns how many steps have been waited for. */

@@ -238,6 +238,39 @@ START_TEST(the_step_alone_sets_the_rate_otherwise)
 }
 END_TEST
 
+/* A step that was queued behind the stopped one is skipped, and says nothing about weights that were set since. */
+START_TEST(a_step_queued_before_weights_are_set_leaves_them_good)
+{
+    session_t s = session_of(ZERO_UPDATE_IN_BACKWARD);
+    zero_step_result_t result;
+    float weight[512];
+    must(zero_init_parameters(s.engine));
+    for (int step = 0; step < 2; step++) {
+        must(zero_set_lr(s.engine, 0.25f));
+        must(zero_begin(s.engine, ZERO_PASS_TRAIN, NULL));
+        pass(s.engine, 2);
+        must(zero_acquire(s.engine, 0, NULL));
+        for (int i = 0; i < 512; i++)
+            ((float *)zero_grad(s.engine, 0).data)[i] = step == 0 ? NAN : 1.0f;
+        must(zero_grad_ready(s.engine, 0, NULL));
+        must(zero_step(s.engine, 0.25f, NULL, NULL));
+    }
+    REFUSES(zero_step_wait(s.engine, &result), ZERO_ERROR_NONFINITE, "is not finite");
+    must(zero_set_state(s.engine, true, fill_ones, NULL));
+    must(zero_step_wait(s.engine, &result));
+    ck_assert(result.step == 2 && result.skipped);
+    must(zero_set_lr(s.engine, 0.25f));
+    must(zero_begin(s.engine, ZERO_PASS_TRAIN, NULL));
+    pass(s.engine, 3);
+    must(zero_step(s.engine, 0.25f, NULL, NULL));
+    must(zero_step_wait(s.engine, &result));
+    ck_assert(result.step == 3 && !result.skipped);
+    must(zero_get_tensor(s.engine, 2, ZERO_ARRAY_WEIGHT, 0, weight));
+    ck_assert_float_eq_tol(weight[300], 0.75f, 1e-6f);
+    session_close(&s);
+}
+END_TEST
+
 /* ---- plans and refusals ---- */
 
 enum { N_UNITS = 6, N_ELEMS = 1 << 19 };
@@ -349,6 +382,7 @@ static Suite *suite(void)
     tcase_add_test(tcase, the_learning_rate_comes_before_the_pass);
     tcase_add_test(tcase, a_step_that_has_updated_units_cannot_be_cancelled);
     tcase_add_test(tcase, weights_that_are_set_behind_a_stopped_step_are_trained);
+    tcase_add_test(tcase, a_step_queued_before_weights_are_set_leaves_them_good);
     tcase_add_test(tcase, the_step_alone_sets_the_rate_otherwise);
     tcase_add_test(tcase, the_plan_counts_what_is_held);
     tcase_add_test(tcase, what_cannot_be_is_refused_by_name);
