@@ -186,6 +186,20 @@ static zero_status_t one_cancels_elsewhere(void)
     return zero_cancel(engines[0]);
 }
 
+/* On devices for which the host does not wait, the others' streams wait for it. */
+static zero_status_t one_cancels_before_an_exchange(void)
+{
+    zero_engine_t *exchanging = make_engine(1, ZERO_UPDATE_IN_STEP);
+    zero_all_to_all_t *exchange;
+    const void *received[3];
+    ZERO_TRY(zero_all_to_all_create(exchanging, zero_comm_size(comm), 256, &exchange));
+    ZERO_TRY(zero_begin(exchanging, ZERO_PASS_TRAIN, stream));
+    ZERO_TRY(zero_acquire(exchanging, 0, stream));
+    if (rank != ODD)
+        ZERO_TRY(zero_all_to_all(exchange, 256, received, stream));
+    return zero_cancel(exchanging);
+}
+
 /* Longer than any deadline of test_agree.c; mpirun ends it before. */
 static void stay_away(void)
 {
@@ -263,6 +277,7 @@ static const struct {
     {"one_broadcasts_twice", one_broadcasts_twice},
     {"one_cancels", one_cancels},
     {"one_cancels_elsewhere", one_cancels_elsewhere},
+    {"one_cancels_before_an_exchange", one_cancels_before_an_exchange},
     {"one_stays_away", one_stays_away},
     {"one_aborts", one_aborts},
     {"other_micro_steps", other_micro_steps},

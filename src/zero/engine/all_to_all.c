@@ -224,6 +224,7 @@ zero_status_t zero_all_to_all(zero_all_to_all_t *all_to_all, size_t n_bytes, con
     zero_comm_pair(context->comm, "zero_all_to_all", n_bytes);            /* which zero_step compares over all ranks */
     snprintf(call, sizeof call, "zero_all_to_all of %zu bytes", n_bytes); /* fences compare names alone */
     zero_context_enter_group(context, all_to_all->ranks, call);
+    context->progress.n_exchanges++;
     context->streams.compute_end = 0;
     ZERO_TRY(zero_streams_begin_wait(context, ZERO_WAIT_EXCHANGE, -1, stream, &span));
     zero_status_t status = exchange(all_to_all, n_bytes, received, stream);

@@ -237,6 +237,7 @@ static zero_status_t compare_places(const zero_context_t *context, bool acquired
     const int64_t calls_before = (int64_t)progress->micro_step * (1 + 4 * (int64_t)context->model->n_units);
     ZERO_TRY(zero_compare_number(context->host_comm, "the pass under way (-1: none; zero_pass_t)",
                                  progress->in_pass ? (int64_t)progress->pass : -1));
+    ZERO_TRY(zero_compare_number(context->host_comm, "the number of zero_all_to_all so far", progress->n_exchanges));
     return zero_compare_number(context->host_comm, "the number of calls in this step so far",
                                calls_before + calls_of_pass);
 }

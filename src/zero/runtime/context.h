@@ -31,9 +31,10 @@ typedef struct zero_user_block {
 typedef struct zero_progress {
     bool in_pass;
     zero_pass_t pass;
-    int position;   /* of the unit that is acquired or comes next (order.h) */
-    int micro_step; /* of the current step, from 0; config.micro_steps: only zero_step may follow */
-    uint64_t step;  /* zero_step calls so far */
+    int position;        /* of the unit that is acquired or comes next (order.h) */
+    int micro_step;      /* of the current step, from 0; config.micro_steps: only zero_step may follow */
+    uint64_t step;       /* zero_step calls so far */
+    int64_t n_exchanges; /* zero_all_to_all calls so far */
     /* What the caller's function over reduced gradients returned first in this step: the step fails. */
     zero_status_t hook_failure;
 } zero_progress_t;

@@ -123,15 +123,17 @@ END_TEST
 START_TEST(numbers_that_differ_are_named)
 {
     static const struct {
-        const char *name, *line;
+        const char *device, *name, *line;
     } cases[] = {
-        {"other_micro_steps", "zero_set_micro_steps: micro_steps is 3 on rank 1 and 4 on rank 0"},
-        {"one_cancels_elsewhere",
+        {"cpu", "other_micro_steps", "zero_set_micro_steps: micro_steps is 3 on rank 1 and 4 on rank 0"},
+        {"cpu", "one_cancels_elsewhere",
          "zero_cancel: the number of calls in this step so far is 3 on rank 1 and 5 on rank 0"},
-        {"other_group", "zero_step(engine 0, step 2): rank 1 has other settings of tensors than rank 0"},
+        {"async", "one_cancels_before_an_exchange",
+         "zero_cancel: the number of zero_all_to_all so far is 0 on rank 1 and 1 on rank 0"},
+        {"cpu", "other_group", "zero_step(engine 0, step 2): rank 1 has other settings of tensors than rank 0"},
     };
     char *scratch = support_scratch();
-    run_t run = start(scratch, 20, "auto", "cpu", cases[_i].name);
+    run_t run = start(scratch, 20, "auto", cases[_i].device, cases[_i].name);
     ck_assert_msg(support_count(run.log, cases[_i].line) == 1 + 3 && support_count(run.log, "heard: ") == 3 &&
                       support_count(run.log, "got ZERO_ERROR_MISMATCH\n") == 3,
                   "%s", run.log);
@@ -284,7 +286,7 @@ static Suite *suite(void)
     tcase_add_test(ranks, ranks_in_different_calls_are_named_with_them);
     tcase_add_test(ranks, a_rank_that_does_not_come_is_named_at_the_deadline);
     tcase_add_test(ranks, a_rank_that_mpi_waits_for_is_named_at_the_deadline);
-    tcase_add_loop_test(ranks, numbers_that_differ_are_named, 0, 3);
+    tcase_add_loop_test(ranks, numbers_that_differ_are_named, 0, 4);
     tcase_add_test(ranks, weights_that_were_updated_with_two_rates_are_refused);
     tcase_add_loop_test(ranks, every_rank_hears_what_another_did, 0, 2);
     tcase_add_loop_test(ranks, ranks_that_do_the_same_are_left_alone, 0, 3);
