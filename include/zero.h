@@ -1048,7 +1048,9 @@ typedef zero_status_t (*zero_chunk_fn)(void *user, const zero_chunk_t *chunk);
  *
  * If `fill` fails on a rank, that rank returns fill's status and the others return ZERO_ERROR_PEER. The weights are
  * then incomplete: until this call, zero_init_parameters, zero_load_weights or zero_load succeeds, zero_begin,
- * zero_get_state and zero_save_begin return ZERO_ERROR_ORDER. [collective] */
+ * zero_get_state and zero_save_begin return ZERO_ERROR_ORDER. So does a load that leaves tensors as they are, because
+ * it is partial or they are declared with not_saved: call zero_init_parameters or zero_set_state before it.
+ * [collective] */
 ZERO_API zero_status_t zero_set_state(zero_engine_t *engine, bool with_moments, zero_chunk_fn fill, void *user);
 /* Reads weights and moments: calls `visit` for every chunk that this rank owns, in order of tensor and element. Waits
  * for the device. Call it between steps. */

@@ -245,8 +245,10 @@ zero_status_t zero_engine_set_some(zero_engine_t *engine, bool with_moments, con
                                    void *user)
 {
     set_request_t request = {.fill = fill, .user = user, .with_moments = with_moments, .wanted = wanted};
-    if (wanted)
-        ZERO_TRY(zero_engine_check_weights(engine, "a partial load"));
+    if (wanted && engine->weights_are_partial)
+        return zero_fail_collective(ZERO_ERROR_ORDER,
+                                    "the load leaves some weights as they are, and these are incomplete: call "
+                                    "zero_init_parameters or zero_set_state first, then load");
     if (with_moments)
         ZERO_TRY(zero_context_check_trains(&engine->context, "zero_set_state with moments"));
     /* Without moments, AdamW's step count is set to 0, which a step under way would overwrite. */

@@ -180,6 +180,45 @@ START_TEST(a_refused_load_is_one_line_and_changes_nothing)
 }
 END_TEST
 
+static zero_status_t fill_nothing(void *user, const zero_chunk_t *chunk)
+{
+    (void)user;
+    (void)chunk;
+    return ZERO_ERROR_IO;
+}
+
+/* A load that keeps weights cannot make incomplete ones whole: the error line says what can. */
+START_TEST(incomplete_weights_are_set_before_some_are_loaded)
+{
+    zero_partial_t partial;
+    zero_checkpoint_t *checkpoint;
+    zero_comm_t *comm;
+    int first = 0;
+    scratch_open();
+    must(zero_comm_create(ZERO_COMM_AUTO, &comm));
+    session_t session = session_create(comm, 3, ZERO_FP32, &base);
+    must(zero_set_state(session.engine, true, fill, &first));
+    must(session_save(&session, path_of("run"), &(zero_save_options_t){0}));
+    must(zero_checkpoint_open(comm, path_of("run"), &checkpoint));
+    session_close(&session);
+    session = session_create(comm, 3, ZERO_FP32, &tuned);
+    ck_assert_int_eq(zero_set_state(session.engine, true, fill_nothing, NULL), ZERO_ERROR_IO);
+    listen_to_log();
+    expect(zero_load_weights_partial(session.engine, zero_checkpoint_path(checkpoint), &partial), ZERO_ERROR_ORDER,
+           "leaves some weights as they are, and these are incomplete: call zero_init_parameters or zero_set_state");
+    expect(zero_load_partial(session.engine, checkpoint, &partial), ZERO_ERROR_ORDER,
+           "leaves some weights as they are, and these are incomplete: call zero_init_parameters or zero_set_state");
+    first = 10;
+    must(zero_set_state(session.engine, true, fill, &first));
+    must(zero_load_partial(session.engine, checkpoint, &partial));
+    check(&session, true, ZERO_FP32, &partial);
+    zero_checkpoint_close(checkpoint);
+    session_close(&session);
+    zero_comm_destroy(comm);
+    scratch_close();
+}
+END_TEST
+
 static Suite *suite(void)
 {
     Suite *suite = suite_create("partial loads");
@@ -187,6 +226,7 @@ static Suite *suite(void)
     tcase_set_timeout(tests, 120);
     tcase_add_loop_test(tests, what_is_there_is_loaded_and_what_is_not_stays, 0, 12);
     tcase_add_test(tests, a_refused_load_is_one_line_and_changes_nothing);
+    tcase_add_test(tests, incomplete_weights_are_set_before_some_are_loaded);
     suite_add_tcase(suite, tests);
     return suite;
 }
