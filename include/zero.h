@@ -402,12 +402,13 @@ typedef struct zero_config {
      * addition to offload's, within offload_ram. Ignored on the CPU. */
     size_t user_pinned_bytes;
     /* ZERO_UPDATE_IN_BACKWARD (LOMO, Lv et al. 2023, arXiv:2306.09782): if a step reduces once, reduced gradients are
-     * held for one unit only (three with several ranks). With more micro-steps all are held, but offloaded state still
-     * moves during backward. The bits are those of ZERO_UPDATE_IN_STEP without clipping. Call zero_set_lr before that
-     * backward pass. A gradient that is not finite ends training: its unit and those before it are unchanged, those
-     * after it have been updated, and zero_step_wait returns ZERO_ERROR_NONFINITE. After the first update zero_cancel
-     * fails, too. For both, set weights and moments (zero_set_state), or load a checkpoint into a new engine. Needs
-     * grad_clip 0 and stages 1-3. Not with fp16, Muon, own optimizers, hooks and ZERO_OFFLOAD_UPDATE_HOST. */
+     * held for one unit only (two with offload, three with several ranks). With more micro-steps all are held, but
+     * offloaded state still moves during backward. The bits are those of ZERO_UPDATE_IN_STEP without clipping. Call
+     * zero_set_lr before zero_begin of the last micro-step. A gradient that is not finite ends training: its unit and
+     * those before it are unchanged, those after it have been updated, and zero_step_wait returns ZERO_ERROR_NONFINITE.
+     * After the first update zero_cancel fails, too. For both, set weights and moments (zero_set_state), or load a
+     * checkpoint into a new engine. A step that was queued by then is skipped. Needs grad_clip 0 and stages 1-3. Not
+     * with fp16, Muon, own optimizers, hooks and ZERO_OFFLOAD_UPDATE_HOST. */
     zero_update_time_t update;
     /* What reduced gradients are rounded to, once, when they are summed over all ranks and micro-steps: ZERO_FP32, not
      * at all, or ZERO_BF16, for dtype bf16. The bits stay equal at all stages and on any number of ranks, and norms are
@@ -779,14 +780,15 @@ ZERO_API const float *zero_loss_scale(const zero_engine_t *engine);
  * that differ over ranks are ZERO_ERROR_MISMATCH. [collective] */
 ZERO_API zero_status_t zero_set_micro_steps(zero_engine_t *engine, int micro_steps);
 
-/* Sets the learning rate of the step at hand: for ZERO_UPDATE_IN_BACKWARD, after the previous zero_step and before the
- * backward pass of the last micro-step. zero_step must then get the same. ZERO_ERROR_ARGUMENT if lr is not finite;
- * ZERO_ERROR_USAGE with ZERO_UPDATE_IN_STEP, where zero_step alone sets it. */
+/* Sets the learning rate of the step at hand: for ZERO_UPDATE_IN_BACKWARD, after the previous zero_step or zero_cancel
+ * and before zero_begin of the last micro-step, which is ZERO_ERROR_ORDER otherwise. zero_step must then get the same.
+ * ZERO_ERROR_ARGUMENT if lr is not finite; ZERO_ERROR_USAGE with ZERO_UPDATE_IN_STEP, where zero_step alone sets it. */
 ZERO_API zero_status_t zero_set_lr(zero_engine_t *engine, float lr);
 
 /* Abandons the current step, in a pass or between its passes: after a bad batch, an exception, a refused gradient. The
  * engine is then as the previous zero_step left it, and the next zero_begin begins the step again, with the same
- * number. An eval pass ends likewise. Between steps it changes nothing.
+ * number. An eval pass ends likewise. Between steps it changes nothing. With ZERO_UPDATE_IN_BACKWARD call zero_set_lr
+ * again; and if a unit of the step has been updated, its weights cannot be had back: see the end.
  *
  *     gathers in flight           are waited for and forgotten; the next acquire gathers again
  *     gradients                   of the step are discarded, also those of earlier micro-steps
@@ -799,8 +801,9 @@ ZERO_API zero_status_t zero_set_lr(zero_engine_t *engine, float lr);
  * is ZERO_ERROR_MISMATCH, and nothing has changed. So let ranks find out together whether one of them cannot go on, by
  * zero_comm_agree at a fixed place (before zero_begin, after forward). Or let a rank that fails go through the rest of
  * the pass without computing, and agree before zero_step. After a communication or device error nothing can be
- * cancelled: the call returns an error again. If zero_step has failed with some weights updated and others not, the
- * step ends, but the call returns ZERO_ERROR_ORDER: weights must be loaded or set first. [collective] */
+ * cancelled: the call returns an error again. If zero_step has failed with some weights updated and others not, or
+ * backward has updated units (ZERO_UPDATE_IN_BACKWARD), the step ends, but the call returns ZERO_ERROR_ORDER: weights
+ * must be loaded or set first. [collective] */
 ZERO_API zero_status_t zero_cancel(zero_engine_t *engine);
 
 /* Announces a number to all ranks without extra communication. It travels with each later zero_step of this rank, and
