@@ -356,13 +356,19 @@ typedef struct streamed {
     double returning;    /* staged, but with gradients that were sent before their buffer was idle */
 } streamed_t;
 
-/* Returns the bytes of a rank's offloaded parameters. */
+/* Returns the share of the parameters that is in host memory. */
+static double params_share(const fit_work_t *work, const fit_variant_t *variant)
+{
+    return work->shape.on_gpu ? fit_params_ratio(work->options, variant->offload_ratio) : 0.0;
+}
+
+/* Returns the bytes of a rank's offloaded parameters, frozen ones included. */
 static double params_bytes(const fit_work_t *work, const fit_variant_t *variant)
 {
-    const options_t *o = work->options;
-    const double share = work->shape.on_gpu ? fit_params_ratio(o, variant->offload_ratio) : 0.0;
-    return share * fit_n_params(&work->shape) / (double)work->machine->n_ranks *
-           (double)zero_dtype_size((zero_dtype_t)o->train.precision);
+    const fit_shape_t *s = &work->shape;
+    const bool in_fp8 = s->is_frozen && work->options->lora.base == BASE_FP8;
+    const double less = in_fp8 ? s->L * s->matrices * (s->param_bytes - 1.0) : 0.0;
+    return params_share(work, variant) * (fit_n_params(s) * s->param_bytes - less) / (double)work->machine->n_ranks;
 }
 
 /* Returns the bytes of a reduced gradient, as plan.c decides if a step reduces once. */
@@ -383,8 +389,9 @@ static streamed_t stream_of(const fit_work_t *work, const fit_variant_t *variant
     const options_t *o = work->options;
     const double master_lo = o->train.precision == ZERO_FP32 ? 0.0 : o->train.precision == ZERO_BF16 ? 2.0 : 4.0;
     const bool leaves = work->shape.micro_steps == 1.0 || work->shape.adds_locally;
-    const double param_share = n > 0.0 ? params_bytes(work, variant) / n : 0.0; /* they are updated on the GPU, too */
-    streamed_t s = {.state = array_bytes(o) + master_lo + param_share,
+    /* Where trained parameters are offloaded, the GPU updates them, too. Frozen ones only passes fetch. */
+    const double with_param = params_share(work, variant) / offloaded_share(work, variant);
+    streamed_t s = {.state = array_bytes(o) + master_lo + with_param * work->shape.param_bytes,
                     .params = params_bytes(work, variant),
                     .grad = leaves ? reduced_bytes(work) : 0.0,
                     .share = offloaded_share(work, variant)};
