@@ -73,6 +73,7 @@ static options_t options_of(const fit_t *fit, const variant_t *v)
     /* Blocks whose inputs are in host memory recompute everything. */
     o.model.recompute = v->activations || o.model.offload_activations > 0.0 ? RECOMPUTE_FULL : RECOMPUTE_AUTO;
     o.model.offload_activations = v->activations ? (double)ZERO_OFFLOAD_AUTO : o.model.offload_activations;
+    o.model.keep_attention = false; /* solve_variant tries both */
     o.train.micro_batch = MICRO_BATCH_AUTO;
     o.zero.keep = v->without_keep ? 0 : o.zero.keep;
     if (offloads_more(fit, v)) {
@@ -98,9 +99,13 @@ static unsigned changes_of(const fit_t *fit, const variant_t *v, const fit_choic
 {
     const options_t *o = &fit->asked;
     const bool offloads = offloads_more(fit, v) && (c->offload_ratio > 0.0 || c->params_ratio > 0.0);
+    const bool is_given = o->model.recompute != RECOMPUTE_AUTO;
+    /* With recompute = auto the solver may choose to keep what attention gives, but not to drop it. */
+    const bool sets_attention = is_given || (o->model.keep_attention && c->recompute == RECOMPUTE_FULL);
     const bool recomputes = c->recompute != given->recompute || c->none != given->none || c->light != given->light;
     return (c->stage != given->stage && o->zero.stage != STAGE_AUTO ? FIT_CHANGES_STAGE : 0u) |
-           (recomputes && o->model.recompute != RECOMPUTE_AUTO ? FIT_CHANGES_RECOMPUTE : 0u) |
+           (recomputes && is_given ? FIT_CHANGES_RECOMPUTE : 0u) |
+           (c->keep_attention != o->model.keep_attention && sets_attention ? FIT_CHANGES_KEEP_ATTENTION : 0u) |
            (c->micro_batch != given->micro_batch && o->train.micro_batch != MICRO_BATCH_AUTO ? FIT_CHANGES_MICRO_BATCH
                                                                                              : 0u) |
            (c->keep != given->keep && o->zero.keep != ZERO_KEEP_AUTO ? FIT_CHANGES_KEEP : 0u) |
@@ -155,12 +160,27 @@ static zero_status_t set_params_ratio(fit_t *other, bool *fits)
     return ZERO_OK;
 }
 
+/* Adds the choices that fit, without keep_attention and, if it is asked for or may be chosen, with it. */
+static zero_status_t solve_variant(const fit_t *fit, fit_t *other, const variant_t *v, const fit_choice_t *given,
+                                   candidates_t *candidates)
+{
+    const bool may_keep = fit->asked.model.keep_attention || fit_may_keep_attention(other);
+    zero_status_t status = ZERO_OK;
+    for (int keeps = 0; keeps <= may_keep && status == ZERO_OK; keeps++) {
+        fit_result_t result;
+        status = fit_solve_with(other, keeps, &result);
+        if (status == ZERO_OK)
+            status = add_candidates(fit, v, other->asked.train.sequence_ranks, given, &result, candidates);
+        free(result.points);
+    }
+    return status;
+}
+
 /* Adds the choices of a variant that fit, on this machine. */
 static zero_status_t collect(const fit_t *fit, const fit_machine_t *machine, const options_t *of, const variant_t *v,
                              const fit_choice_t *given, candidates_t *candidates)
 {
     fit_t *other;
-    fit_result_t result = {0};
     options_t o = *of;
     bool fits;
     if (v->sequences) {
@@ -172,10 +192,7 @@ static zero_status_t collect(const fit_t *fit, const fit_machine_t *machine, con
     other->options.device.type = fit->options.device.type;
     zero_status_t status = set_params_ratio(other, &fits);
     if (status == ZERO_OK && fits)
-        status = fit_solve(other, &result);
-    if (status == ZERO_OK && fits)
-        status = add_candidates(fit, v, o.train.sequence_ranks, given, &result, candidates);
-    free(result.points);
+        status = solve_variant(fit, other, v, given, candidates);
     fit_destroy(other);
     return status;
 }
@@ -393,8 +410,9 @@ static void describe_changes(const fit_t *fit, const fit_advised_t *advised, int
     if (changes & FIT_CHANGES_STAGE)
         APPEND(" --set zero.stage=%d", c->stage);
     if (changes & FIT_CHANGES_RECOMPUTE)
-        APPEND(" --set model.recompute=%s%s", fit_recompute_setting(c),
-               c->keep_attention && !o->model.keep_attention ? " --set model.keep_attention=true" : "");
+        APPEND(" --set model.recompute=%s", fit_recompute_setting(c));
+    if (changes & FIT_CHANGES_KEEP_ATTENTION)
+        APPEND(" --set model.keep_attention=%s", c->keep_attention ? "true" : "false");
     if (changes & FIT_CHANGES_ACTIVATIONS)
         APPEND(" --set model.offload_activations=auto");
     if (changes & FIT_CHANGES_SEQUENCES)

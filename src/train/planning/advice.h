@@ -18,13 +18,14 @@ enum {
     FIT_CHANGES_RECOMPUTE = 2,
     FIT_CHANGES_MICRO_BATCH = 4,
     FIT_CHANGES_KEEP = 8,
-    FIT_CHANGES_OFFLOAD = 16,        /* zero.offload, to optimizer or all, with ratios that are auto */
-    FIT_CHANGES_OFFLOAD_PARAMS = 32, /* to all */
-    FIT_CHANGES_UPDATE = 64,         /* zero.update, to backward */
-    FIT_CHANGES_CLIP = 128,          /* train.grad_clip, to 0, which changes the results */
-    FIT_CHANGES_OPTIMIZER = 256,     /* train.optimizer, to adamw8bit, which changes the results */
-    FIT_CHANGES_ACTIVATIONS = 512,   /* model.offload_activations, to auto */
-    FIT_CHANGES_SEQUENCES = 1024     /* train.sequence_ranks, which changes the results' last bits */
+    FIT_CHANGES_OFFLOAD = 16,         /* zero.offload, to optimizer or all, with ratios that are auto */
+    FIT_CHANGES_OFFLOAD_PARAMS = 32,  /* to all */
+    FIT_CHANGES_UPDATE = 64,          /* zero.update, to backward */
+    FIT_CHANGES_CLIP = 128,           /* train.grad_clip, to 0, which changes the results */
+    FIT_CHANGES_OPTIMIZER = 256,      /* train.optimizer, to adamw8bit, which changes the results */
+    FIT_CHANGES_ACTIVATIONS = 512,    /* model.offload_activations, to auto */
+    FIT_CHANGES_SEQUENCES = 1024,     /* train.sequence_ranks, which changes the results' last bits */
+    FIT_CHANGES_KEEP_ATTENTION = 2048 /* model.keep_attention */
 };
 #define FIT_CHANGES_RESULTS (FIT_CHANGES_CLIP | FIT_CHANGES_OPTIMIZER | FIT_CHANGES_SEQUENCES)
 

@@ -230,6 +230,7 @@ zero_status_t fit_evaluate(fit_t *fit, const fit_choice_t *choice, fit_point_t *
         ZERO_TRY(choose_keep(fit, &user, point));
     ZERO_TRY(add_plan(fit, &user, point));
     point->choice = fit_choice_of(o);
+    point->choice.keep_attention &= o->model.recompute == RECOMPUTE_FULL; /* others keep it in any case */
     point->time = fit_step_time(o, &fit->machine, (double)point->memory.bytes[ZERO_MEMORY_ACTIVATIONS]);
     return ZERO_OK;
 }

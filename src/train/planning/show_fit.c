@@ -163,8 +163,8 @@ void fit_print_text(FILE *file, const fit_report_t *report)
             "train.global_batch=%lld",
             best->choice.stage, fit_recompute_setting(&best->choice), (long long)best->choice.micro_batch,
             (long long)report->fit->asked.train.global_batch);
-    if (best->choice.keep_attention && !o->model.keep_attention)
-        fprintf(file, " --set model.keep_attention=true");
+    if (best->choice.keep_attention != o->model.keep_attention)
+        fprintf(file, " --set model.keep_attention=%s", best->choice.keep_attention ? "true" : "false");
     if (o->zero.offload != OFFLOAD_NONE && o->zero.offload_ratio == (double)ZERO_OFFLOAD_AUTO)
         fprintf(file, " --set zero.offload_ratio=%.9g", best->choice.offload_ratio);
     if (o->zero.offload == OFFLOAD_ALL && o->zero.offload_params_ratio == (double)ZERO_OFFLOAD_AUTO)

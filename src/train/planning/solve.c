@@ -295,7 +295,7 @@ static zero_status_t solve_offload(fit_t *fit, groups_t *groups, fit_result_t *r
     return status;
 }
 
-static zero_status_t solve_with(fit_t *fit, bool keep_attention, fit_result_t *result)
+zero_status_t fit_solve_with(fit_t *fit, bool keep_attention, fit_result_t *result)
 {
     groups_t groups = {0};
     *result = (fit_result_t){.best = -1, .least = -1};
@@ -320,16 +320,21 @@ static bool is_faster(const fit_result_t *a, const fit_result_t *b)
  * short ones that saves little. */
 #define LONG_SEQUENCE 16384
 
+bool fit_may_keep_attention(const fit_t *fit)
+{
+    const model_options_t *model = &fit->asked.model;
+    return !model->keep_attention && model->recompute == RECOMPUTE_AUTO && fit->machine.rates.is_gpu &&
+           model->seq_len >= LONG_SEQUENCE;
+}
+
 zero_status_t fit_solve(fit_t *fit, fit_result_t *result)
 {
     const bool asked = fit->asked.model.keep_attention;
-    const bool is_open = !asked && fit->asked.model.recompute == RECOMPUTE_AUTO && fit->machine.rates.is_gpu &&
-                         fit->asked.model.seq_len >= LONG_SEQUENCE;
     fit_result_t kept;
-    ZERO_TRY(solve_with(fit, asked, result));
-    if (!is_open)
+    ZERO_TRY(fit_solve_with(fit, asked, result));
+    if (!fit_may_keep_attention(fit))
         return ZERO_OK;
-    zero_status_t status = solve_with(fit, true, &kept);
+    zero_status_t status = fit_solve_with(fit, true, &kept);
     fit->asked.model.keep_attention = fit->options.model.keep_attention = asked;
     const bool takes_kept = status == ZERO_OK && is_faster(&kept, result);
     free(takes_kept || status != ZERO_OK ? result->points : kept.points);

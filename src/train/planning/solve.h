@@ -16,6 +16,10 @@ typedef struct fit_result {
 
 /* Tries every choice. The caller frees result->points. */
 zero_status_t fit_solve(fit_t *fit, fit_result_t *result);
+/* Returns whether fit_solve tries both values of keep_attention, and takes the faster. */
+bool fit_may_keep_attention(const fit_t *fit);
+/* As fit_solve with one of them, which fit->asked then has. */
+zero_status_t fit_solve_with(fit_t *fit, bool keep_attention, fit_result_t *result);
 
 /* Finds whether any choice fits, by those that take the least memory. Much faster than fit_solve. */
 zero_status_t fit_find_whether_any_fits(fit_t *fit, bool *fits);

@@ -51,7 +51,7 @@ END_TEST
 
 /* ---- advice ---- */
 
-#define CHANGES_ALL (FIT_CHANGES_SEQUENCES * 2)
+#define CHANGES_ALL (FIT_CHANGES_KEEP_ATTENTION * 2)
 
 /* What is tried of one set of changes. */
 typedef struct brute {
@@ -82,6 +82,7 @@ static unsigned changes_of(const options_t *asked, const options_t *o, const fit
            (c->recompute != given->recompute || c->none != given->none || c->light != given->light
                 ? FIT_CHANGES_RECOMPUTE
                 : 0u) |
+           (c->keep_attention != given->keep_attention ? FIT_CHANGES_KEEP_ATTENTION : 0u) |
            (c->micro_batch != given->micro_batch ? FIT_CHANGES_MICRO_BATCH : 0u) |
            (c->keep != given->keep ? FIT_CHANGES_KEEP : 0u) | (offloads ? FIT_CHANGES_OFFLOAD : 0u) |
            (offloads && c->params_ratio > 0.0 ? FIT_CHANGES_OFFLOAD_PARAMS : 0u) |
@@ -182,6 +183,7 @@ static void expect_planned(const options_t *asked, const fit_machine_t *machine,
 {
     options_t o = *asked;
     const unsigned changes = advised->changes;
+    o.model.keep_attention ^= (changes & FIT_CHANGES_KEEP_ATTENTION) != 0;
     o.zero.offload = changes & FIT_CHANGES_OFFLOAD_PARAMS ? OFFLOAD_ALL
                      : changes & FIT_CHANGES_OFFLOAD      ? OFFLOAD_OPTIMIZER
                                                           : asked->zero.offload;
@@ -192,6 +194,7 @@ static void expect_planned(const options_t *asked, const fit_machine_t *machine,
     const tried_t t = try_settings(&o, machine, &advised->point.choice);
     ck_assert_uint_eq(t.bytes, advised->point.bytes);
     ck_assert_uint_le(t.bytes, budget);
+    ck_assert_double_eq_tol(t.ms, advised->point.time.total, 1e-9 * t.ms);
     ck_assert_uint_eq(changes, changes_of(asked, &o, given, &advised->point.choice));
 }
 
@@ -300,6 +303,53 @@ START_TEST(advice_is_that_of_brute_force)
 }
 END_TEST
 
+/* Long sequences on GPUs, with recompute and keep_attention given, in budgets from what recomputing everything takes to
+ * what is needed. To keep what attention gives is a change of its own. So is not to, where a user who keeps it is told
+ * of less recomputation, with which options_resolve refuses it. */
+START_TEST(what_attention_gives_is_kept_only_if_that_is_advised)
+{
+    static const struct {
+        int recompute;
+        bool keeps;
+    } asked[] = {{RECOMPUTE_NONE, false}, {RECOMPUTE_LIGHT, false}, {RECOMPUTE_FULL, false}, {RECOMPUTE_FULL, true}};
+    int n_kept = 0, n_left = 0, n_as_asked = 0;
+    for (int i = 0; i < 4 * 8; i++) {
+        const fit_case_t c = {.arch = ARCH_LLAMA, .n_ranks = 2, .dtype = ZERO_BF16, .open = ON_GPU};
+        options_t o = options_of(&c);
+        fit_machine_t machine = machine_of(&c);
+        fit_point_t given;
+        fit_advice_t advice;
+        o.model.seq_len = 65536;
+        o.zero.stage = 0;
+        o.train.micro_batch = 1;
+        o.train.global_batch = 2;
+        const uint64_t least = try_choice(&o, &machine, 3, RECOMPUTE_FULL, 1).bytes;
+        o.model.recompute = asked[i / 8].recompute;
+        o.model.keep_attention = asked[i / 8].keeps;
+        const fit_choice_t choice = fit_choice_of(&o);
+        const uint64_t needed = try_settings(&o, &machine, &choice).bytes;
+        fit_t *fit = open_fit(&o, &machine, least + (needed - least) / 8 * (uint64_t)(i % 8));
+        ck_assert_int_eq(fit_evaluate(fit, &choice, &given), ZERO_OK);
+        ck_assert(!given.fits);
+        ck_assert_int_eq(fit_advise(fit, &given, &advice), ZERO_OK);
+        ck_assert_int_gt(advice.n_points, 0);
+        for (int p = 0; p < advice.n_points; p++) {
+            const fit_advised_t *advised = &advice.points[p];
+            const bool changes = (advised->changes & FIT_CHANGES_KEEP_ATTENTION) != 0;
+            const bool keeps = o.model.keep_attention != changes;
+            expect_planned(&o, &machine, fit->budget, &choice, advised);
+            ck_assert(!keeps || advised->point.choice.recompute == RECOMPUTE_FULL);
+            n_kept += changes && keeps;
+            n_left += changes && !keeps;
+            n_as_asked += !changes;
+        }
+        fit_destroy(fit);
+    }
+    printf("advice: attention is to be kept in %d, not to be in %d, as it is in %d\n", n_kept, n_left, n_as_asked);
+    ck_assert(n_kept > 0 && n_left > 0 && n_as_asked > 0);
+}
+END_TEST
+
 START_TEST(advice_fits_and_is_by_time)
 {
     fit_case_t c = case_of(2 + _i, ON_CPU); /* GPT-2 and Llama, two and four ranks */
@@ -399,6 +449,7 @@ static Suite *suite(void)
     tcase_set_timeout(c, 240);
     tcase_add_test(c, one_more_of_the_largest_does_not_fit);
     tcase_add_test(c, advice_is_that_of_brute_force);
+    tcase_add_test(c, what_attention_gives_is_kept_only_if_that_is_advised);
     tcase_add_loop_test(c, advice_fits_and_is_by_time, 0, 4);
     tcase_add_test(c, more_ranks_are_advised_where_they_help);
     tcase_add_loop_test(c, advice_for_the_largest_model_takes_less_than_a_second, 0, 4);

@@ -226,6 +226,26 @@ START_TEST(fit_prints_a_table_for_people)
 }
 END_TEST
 
+/* What it says to take can be copied behind the settings that it was given: with plenty of memory blocks recompute
+ * nothing, and keep_attention is not for these. */
+START_TEST(what_is_to_be_taken_is_accepted)
+{
+    static const char given[] = "--set model.recompute=auto --set model.keep_attention=true";
+    support_output_t output;
+    char arguments[600];
+    snprintf(arguments, sizeof arguments, "fit %s", given);
+    ck_assert_int_eq(run(&output, arguments), 0);
+    const char *line = strstr(output.out, "To take it: ");
+    ck_assert_msg(line && strstr(line, "recompute=none"), "%s", output.out);
+    line += strlen("To take it: ");
+    snprintf(arguments, sizeof arguments, "--plan %s %.*s", given, (int)strcspn(line, "\n"), line);
+    support_output_free(&output);
+    int code = run(&output, arguments);
+    ck_assert_msg(code == 0, "%s: %d\n%s", arguments, code, output.err);
+    support_output_free(&output);
+}
+END_TEST
+
 /* The picture has a dot for each choice at least on the frontier, one ring, and a part for each category; it is written
  * over an older one, but over no other file. */
 START_TEST(fit_draws_a_picture)
@@ -297,6 +317,7 @@ static Suite *suite(void)
     tcase_add_loop_test(c, more_ranks_are_advised_with_what_they_need, 0, 2);
     tcase_add_loop_test(c, memory_that_is_gone_is_explained, 0, 2);
     tcase_add_test(c, fit_prints_a_table_for_people);
+    tcase_add_test(c, what_is_to_be_taken_is_accepted);
     tcase_add_test(c, fit_draws_a_picture);
     tcase_add_loop_test(c, mistakes_are_refused_with_a_line, 0, sizeof refusals / sizeof refusals[0]);
     suite_add_tcase(s, c);
