@@ -32,6 +32,9 @@ module zero
         enumerator :: ZERO_OPTIMIZER_ADAMW, ZERO_OPTIMIZER_SGD, ZERO_OPTIMIZER_NESTEROV, ZERO_OPTIMIZER_LION, &
             ZERO_OPTIMIZER_OWN, ZERO_OPTIMIZER_MUON, ZERO_OPTIMIZER_ADAMW8BIT
     end enum
+    enum, bind(c) ! zero_update_time_t
+        enumerator :: ZERO_UPDATE_IN_STEP, ZERO_UPDATE_IN_BACKWARD
+    end enum
     enum, bind(c) ! zero_pass_t
         enumerator :: ZERO_PASS_TRAIN, ZERO_PASS_EVAL, ZERO_PASS_INPUT_GRAD
     end enum
@@ -493,6 +496,14 @@ module zero
             type(c_ptr), value :: engine
             integer(c_int), value :: tensor
             type(zero_group_t), intent(out) :: group
+            integer(c_int) :: status
+        end function
+
+        ! for ZERO_UPDATE_IN_BACKWARD, before the step's last pass begins
+        function zero_set_lr(engine, lr) bind(c) result(status)
+            import :: c_float, c_int, c_ptr
+            type(c_ptr), value :: engine
+            real(c_float), value :: lr
             integer(c_int) :: status
         end function
 

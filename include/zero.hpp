@@ -438,6 +438,11 @@ class engine
     {
         return zero_grad(get(), tensor);
     }
+    /* For ZERO_UPDATE_IN_BACKWARD, before the step's last pass begins; step must then get the same. */
+    void set_lr(float lr)
+    {
+        check(zero_set_lr(get(), lr));
+    }
     void step(float lr, const double *local_loss = nullptr, zero_stream_t stream = nullptr)
     {
         calls_->check(zero_step(get(), lr, local_loss, stream));

@@ -183,6 +183,10 @@ class Engine(Handle):
     def loss_scale_address(self):
         return lib.zero_loss_scale(self._handle)
 
+    def set_lr(self, lr):
+        """For update=UPDATE_IN_BACKWARD, before the step's last begin; step must then get the same."""
+        check(lib.zero_set_lr(self._handle, lr))
+
     def step(self, lr, loss=None, stream=None, loss_address=None):
         """loss: this rank's share, or loss_address of a double in device memory, which must stay until the result."""
         if loss is not None:

@@ -12,6 +12,7 @@ DEVICE_AUTO, DEVICE_CPU, DEVICE_CUDA, DEVICE_CUDA_SHARED = range(4)
 INIT_ZEROS, INIT_ONES, INIT_NORMAL = range(3)
 FP32, BF16, FP16 = range(3)
 ADAMW, SGD, NESTEROV, LION, OWN, MUON, ADAMW8BIT = range(7)
+UPDATE_IN_STEP, UPDATE_IN_BACKWARD = range(2)
 PASS_TRAIN, PASS_EVAL, PASS_INPUT_GRAD = range(3)
 WEIGHT, M, V, GRAD = range(4)
 ALL_RANKS = -1
@@ -133,7 +134,7 @@ lib.declare(c_int, comm_create=[c_int, POINTER(P)], comm_create_from=[c_int, P, 
             load_weights_partial=[P, c_char_p, POINTER(Partial)],
             get_tensor=[P, c_int, c_int, c_int, P], set_tensor=[P, c_int, c_int, c_int, P], begin=[P, c_int, P],
             acquire=[P, c_int, P], release=[P, c_int, P], unused=[P, c_int, P], grad_ready=[P, c_int, P],
-            step=[P, c_float, P, P], step_wait=[P, POINTER(StepResult)], set_micro_steps=[P, c_int],
+            set_lr=[P, c_float], step=[P, c_float, P, P], step_wait=[P, POINTER(StepResult)], set_micro_steps=[P, c_int],
             set_group=[P, c_int, POINTER(Group)], get_group=[P, c_int, POINTER(Group)],
             cancel=[P], device_get_type=[P], save_prepare=[P, c_char_p],
             save_begin=[P, c_char_p, POINTER(SaveOptions), POINTER(P)], save_end=[P],

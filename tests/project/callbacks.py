@@ -114,6 +114,23 @@ def matrices_are_whole(comm):
     assert (engine.get_tensor(tensor) == -(rows * comm.size) / (rows[:, 3:] * comm.size)).all()
 
 
+def units_are_updated_in_backward(comm):
+    """SGD by hand: each rank's gradient is rank + 1, and the sum of them times lr leaves the weights of 1."""
+    engine, unit, tensor = make(comm, update=libzero.UPDATE_IN_BACKWARD, stage=1, grad_clip=0, optimizer=libzero.SGD,
+                                momentum=0, weight_decay=0)
+    assert "call zero_set_lr before it" in str(raises(libzero.Error, engine.begin))
+    engine.set_lr(0.25)
+    engine.begin()
+    with engine.forward(unit):
+        pass
+    with engine.backward(unit):
+        engine.grad(tensor)[:] = comm.rank + 1
+    assert "0.25" in str(raises(libzero.Error, engine.step, 0.5))
+    engine.step(0.25)
+    engine.wait()
+    assert (engine.get_tensor(tensor) == 1 - 0.25 * comm.size * (comm.size + 1) / 2).all()
+
+
 def groups_train_alone(comm, directory):
     """Each rank for itself, and groups that MPI splits off: even and odd ranks."""
     alone = libzero.Comm.of(None)
@@ -147,6 +164,7 @@ def main():
     hooks_see_every_element_once(comm)
     exceptions_reach_the_caller(comm)
     matrices_are_whole(comm)
+    units_are_updated_in_backward(comm)
     groups_train_alone(comm, sys.argv[1])
 
 

@@ -172,6 +172,38 @@ static void throw_in_a_step(zero::comm &comm, zero::device &device, const zero::
     EXPECT(caught == 3);
 }
 
+/* SGD by hand: each rank's gradient is 1, and their sum times the learning rate leaves the weights of 1. */
+static void update_in_backward(zero::comm &comm, zero::device &device, const zero::model &model, zero_unit_t unit,
+                               zero_tensor_t tensor)
+{
+    zero_config_t config = zero_config_default();
+    config.dtype = ZERO_FP32;
+    config.stage = 1;
+    config.update = ZERO_UPDATE_IN_BACKWARD;
+    config.optimizer = ZERO_OPTIMIZER_SGD;
+    config.grad_clip = config.momentum = config.weight_decay = 0.0f;
+    zero::engine engine(comm, device, model, config);
+    engine.init_parameters();
+    try {
+        engine.begin(ZERO_PASS_TRAIN);
+        EXPECT(false);
+    } catch (const zero::error &e) {
+        EXPECT(e.status() == ZERO_ERROR_ORDER && std::strstr(e.what(), "call zero_set_lr before it") != nullptr);
+    }
+    engine.set_lr(0.25f);
+    engine.begin(ZERO_PASS_TRAIN);
+    engine.forward(unit, [] {});
+    engine.backward(unit, [&] {
+        float *grad = static_cast<float *>(engine.grad(tensor).data);
+        for (size_t i = 0; i < N_ELEMS; i++)
+            grad[i] = 1.0f;
+    });
+    engine.step(0.25f);
+    engine.wait();
+    const float expected = 1.0f - 0.25f * static_cast<float>(comm.size());
+    EXPECT(engine.get_tensor(tensor, N_ELEMS) == std::vector<float>(N_ELEMS, expected));
+}
+
 int main(int argc, char **argv)
 {
     EXPECT(argc == 2); /* a directory for checkpoints */
@@ -212,6 +244,7 @@ int main(int argc, char **argv)
 
     load_what_was_saved(comm, device, engine, argv[1], tensor);
     throw_in_a_step(comm, device, model, unit, tensor);
+    update_in_backward(comm, device, model, unit, tensor);
 
     zero::engine moved(std::move(engine)); /* one owner */
     EXPECT(engine.get() == nullptr && moved.get() != nullptr);

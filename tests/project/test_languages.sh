@@ -106,10 +106,13 @@ EOF
     cat >"$scratch/load.f90" <<'EOF'
 program load
     use zero
-    type(c_ptr) :: comm, device, model, larger, engine, other, checkpoint, saved
+    type(c_ptr) :: comm, device, model, larger, engine, other, in_backward, checkpoint, saved
     type(zero_config_t) :: config
     type(zero_partial_t) :: partial
     type(zero_save_options_t) :: options
+    type(zero_grad_t) :: gradient
+    type(zero_step_result_t) :: outcome
+    real(c_float), pointer :: numbers(:)
     integer(c_int) :: unit, tensor, head
     real(c_float), target :: values(5), read_back(5)
     real(c_double) :: sums(2)
@@ -153,6 +156,30 @@ program load
     call must(zero_load_weights(engine, directory))
     call must(zero_load_weights_partial(other, directory, partial))
     if (partial%n_loaded /= 1 .or. partial%n_kept /= 1) error stop "weights"
+
+    config%stage = 1
+    config%update = ZERO_UPDATE_IN_BACKWARD
+    config%optimizer = ZERO_OPTIMIZER_SGD
+    config%grad_clip = 0.0
+    config%momentum = 0.0
+    config%weight_decay = 0.0
+    call must(zero_engine_create(comm, device, model, config, in_backward))
+    call must(zero_set_tensor(in_backward, tensor, ZERO_ARRAY_WEIGHT, 0, c_loc(values)))
+    if (zero_begin(in_backward, ZERO_PASS_TRAIN, c_null_ptr) /= ZERO_ERROR_ORDER) error stop "begun without lr"
+    call must(zero_set_lr(in_backward, 0.25))
+    call must(zero_begin(in_backward, ZERO_PASS_TRAIN, c_null_ptr))
+    call must(zero_acquire(in_backward, unit, c_null_ptr))
+    call must(zero_release(in_backward, unit, c_null_ptr))
+    call must(zero_acquire(in_backward, unit, c_null_ptr))
+    gradient = zero_grad(in_backward, tensor)
+    call c_f_pointer(gradient%data, numbers, [5])
+    numbers = 2.0
+    call must(zero_grad_ready(in_backward, unit, c_null_ptr))
+    call must(zero_step(in_backward, 0.25, c_null_ptr, c_null_ptr))
+    call must(zero_step_wait(in_backward, outcome))
+    call must(zero_get_tensor(in_backward, tensor, ZERO_ARRAY_WEIGHT, 0, c_loc(read_back)))
+    if (any(read_back /= values - 0.5)) error stop "update in backward"
+    call zero_engine_destroy(in_backward)
     call zero_engine_destroy(other)
     call zero_engine_destroy(engine)
     call zero_model_destroy(larger)
@@ -181,7 +208,7 @@ contains
 end program
 EOF
     claim "a Fortran program that saves and loads compiles" fortran "$scratch/load_f" "$scratch/load.f90"
-    claim "Fortran loads checkpoints and weights, in part, too" timeout 60 "$scratch/load_f" "$scratch/saved_f" 2>/dev/null
+    claim "Fortran loads checkpoints and weights, in part, too, and updates in backward" timeout 60 "$scratch/load_f" "$scratch/saved_f" 2>/dev/null
     claim "Fortran's types are laid out as zero.h's structs, and it has the last error" prints "$scratch/layout.txt" "$scratch/layout_f"
 else
     echo "SKIP: Fortran: gfortran is not installed"
