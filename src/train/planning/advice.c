@@ -145,21 +145,6 @@ static zero_status_t add_candidates(const fit_t *fit, const variant_t *v, int64_
     return ZERO_OK;
 }
 
-/* Takes the least offload_params_ratio with which anything fits. *fits: whether there is one. */
-static zero_status_t set_params_ratio(fit_t *other, bool *fits)
-{
-    double *ratio = &other->asked.zero.offload_params_ratio;
-    const bool is_open = other->asked.zero.offload == OFFLOAD_ALL && *ratio == (double)ZERO_OFFLOAD_AUTO;
-    if (!is_open)
-        return fit_find_whether_any_fits(other, fits);
-    *fits = false;
-    for (int i = 0; i <= FIT_PARAMS_RATIOS && !*fits; i++) {
-        *ratio = (double)i / FIT_PARAMS_RATIOS;
-        ZERO_TRY(fit_find_whether_any_fits(other, fits));
-    }
-    return ZERO_OK;
-}
-
 /* Adds the choices that fit, without keep_attention and, if it is asked for or may be chosen, with it. */
 static zero_status_t solve_variant(const fit_t *fit, fit_t *other, const variant_t *v, const fit_choice_t *given,
                                    candidates_t *candidates)
@@ -190,7 +175,7 @@ static zero_status_t collect(const fit_t *fit, const fit_machine_t *machine, con
     }
     ZERO_TRY(fit_create(&o, machine, fit->budget, &other));
     other->options.device.type = fit->options.device.type;
-    zero_status_t status = set_params_ratio(other, &fits);
+    zero_status_t status = fit_find_whether_any_fits(other, &fits);
     if (status == ZERO_OK && fits)
         status = solve_variant(fit, other, v, given, candidates);
     fit_destroy(other);

@@ -105,10 +105,39 @@ static zero_status_t find_groups(fit_t *fit, groups_t *groups)
     return ZERO_OK;
 }
 
+/* ---- what leaves for the host's memory ---- */
+
+/* offload_activations = auto is tried in steps of 1 / this. */
+#define ACTIVATION_SHARES 4
+
+/* Sets, of what is asked for to be auto, what is to be in host memory: with each step more, first activations, which
+ * cost least, then parameters. Blocks recompute everything once activations are there. Returns whether there is such a
+ * step. */
+static bool set_offload(fit_t *fit, const options_t *asked, int step)
+{
+    const bool params_open =
+        asked->zero.offload == OFFLOAD_ALL && asked->zero.offload_params_ratio == (double)ZERO_OFFLOAD_AUTO;
+    const bool activations_open =
+        asked->model.offload_activations == (double)ZERO_OFFLOAD_AUTO && fit->machine.rates.is_gpu;
+    const int n_shares = activations_open ? ACTIVATION_SHARES : 0, share = step < n_shares ? step : n_shares;
+    options_t *o = &fit->asked;
+    if (step > n_shares + (params_open ? FIT_PARAMS_RATIOS : 0))
+        return false;
+    if (activations_open)
+        o->model.offload_activations = (double)share / ACTIVATION_SHARES;
+    if (share > 0)
+        o->model.recompute = RECOMPUTE_FULL;
+    if (params_open)
+        o->zero.offload_params_ratio = (double)(step - share) / FIT_PARAMS_RATIOS;
+    fit->options.model.offload_activations = o->model.offload_activations;
+    fit->options.zero.offload_params_ratio = o->zero.offload_params_ratio;
+    return true;
+}
+
 /* ---- whether anything fits ---- */
 
 /* Evaluates the choice of a stage and a micro-batch that takes the least: all recomputed, nothing kept, and as much
- * offloaded as the host has room for. */
+ * offloaded as the host has room for, or nothing: buffers may take more than a small share spares. */
 static zero_status_t evaluate_least(fit_t *fit, int stage, int64_t micro_batch, fit_point_t *point)
 {
     fit_choice_t choice = fit_choice_of(&fit->asked);
@@ -119,19 +148,21 @@ static zero_status_t evaluate_least(fit_t *fit, int stage, int64_t micro_batch, 
         choice.none = choice.light = 0;
     }
     choice.keep = choice.keep == ZERO_KEEP_AUTO ? 0 : choice.keep;
-    choice.activations = choice.activations == (double)ZERO_OFFLOAD_AUTO ? 1.0 : choice.activations;
-    if (fit_find_open(fit, &choice).ratio) {
-        fit_apply(&choice, &fit->options);
-        ZERO_TRY(fit_find_most_ratio(fit, &choice.offload_ratio));
-    }
-    return fit_evaluate(fit, &choice, point);
+    if (!fit_find_open(fit, &choice).ratio)
+        return fit_evaluate(fit, &choice, point);
+    double most;
+    fit_apply(&choice, &fit->options);
+    ZERO_TRY(fit_find_most_ratio(fit, &most));
+    choice.offload_ratio = 0.0;
+    ZERO_TRY(fit_evaluate(fit, &choice, point));
+    choice.offload_ratio = most;
+    return point->fits || most == 0.0 ? ZERO_OK : fit_evaluate(fit, &choice, point);
 }
 
-zero_status_t fit_find_whether_any_fits(fit_t *fit, bool *fits)
+static zero_status_t find_whether_fits_as_set(fit_t *fit, bool *fits)
 {
     int first, last;
     find_stages(fit, &first, &last);
-    *fits = false;
     for (int stage = last; stage >= first && !*fits; stage--)
         for (int64_t m = next_micro_batch(fit, 0); m > 0 && !*fits; m = next_micro_batch(fit, m)) {
             fit_point_t point;
@@ -139,6 +170,17 @@ zero_status_t fit_find_whether_any_fits(fit_t *fit, bool *fits)
             *fits = point.fits;
         }
     return ZERO_OK;
+}
+
+zero_status_t fit_find_whether_any_fits(fit_t *fit, bool *fits)
+{
+    const options_t asked = fit->asked;
+    zero_status_t status = ZERO_OK;
+    *fits = false;
+    for (int step = 0; status == ZERO_OK && !*fits && set_offload(fit, &asked, step); step++)
+        status = find_whether_fits_as_set(fit, fits);
+    fit->asked = asked;
+    return status;
 }
 
 /* ---- the choice ---- */
@@ -263,35 +305,16 @@ static zero_status_t solve(fit_t *fit, groups_t *groups, fit_result_t *result)
     return ZERO_OK;
 }
 
-/* offload_activations = auto is tried in steps of 1 / this. */
-#define ACTIVATION_SHARES 4
-
-/* Solves with as little in host memory as fits: first activations, which cost least, then parameters. Blocks recompute
- * everything once activations are there. */
+/* Solves with as little in host memory as fits. */
 static zero_status_t solve_offload(fit_t *fit, groups_t *groups, fit_result_t *result)
 {
-    const double params = fit->asked.zero.offload_params_ratio, activations = fit->asked.model.offload_activations;
-    const bool params_open = fit->asked.zero.offload == OFFLOAD_ALL && params == (double)ZERO_OFFLOAD_AUTO;
-    const bool is_open = activations == (double)ZERO_OFFLOAD_AUTO && fit->machine.rates.is_gpu;
-    const int n_shares = is_open ? ACTIVATION_SHARES : 0;
-    const int recompute = fit->asked.model.recompute;
+    const options_t asked = fit->asked;
     zero_status_t status = ZERO_OK;
-    for (int i = 0; i <= n_shares + (params_open ? FIT_PARAMS_RATIOS : 0) && status == ZERO_OK && result->best < 0;
-         i++) {
-        const int share = i < n_shares ? i : n_shares;
-        if (n_shares > 0)
-            fit->asked.model.offload_activations = (double)share / ACTIVATION_SHARES;
-        fit->asked.model.recompute = share > 0 ? RECOMPUTE_FULL : recompute;
-        if (params_open)
-            fit->asked.zero.offload_params_ratio = (double)(i - share) / FIT_PARAMS_RATIOS;
-        fit->options.model.offload_activations = fit->asked.model.offload_activations;
-        fit->options.zero.offload_params_ratio = fit->asked.zero.offload_params_ratio;
+    for (int step = 0; status == ZERO_OK && result->best < 0 && set_offload(fit, &asked, step); step++) {
         groups->n = result->n_points = 0;
         status = solve(fit, groups, result);
     }
-    fit->asked.zero.offload_params_ratio = params;
-    fit->asked.model.offload_activations = activations;
-    fit->asked.model.recompute = recompute;
+    fit->asked = asked;
     return status;
 }
 

@@ -354,6 +354,65 @@ START_TEST(activations_leave_before_parameters)
 }
 END_TEST
 
+/* Evaluates full recomputation with this share of all that the options leave auto in host memory. */
+static fit_point_t in_host_memory(const options_t *o, const config_t *c, double share)
+{
+    const bool leave_inputs = o->model.offload_activations == (double)ZERO_OFFLOAD_AUTO;
+    const fit_choice_t choice = {.stage = o->zero.stage == STAGE_AUTO ? 3 : (int)o->zero.stage,
+                                 .recompute = RECOMPUTE_FULL,
+                                 .micro_batch = o->train.micro_batch == MICRO_BATCH_AUTO ? 1 : o->train.micro_batch,
+                                 .offload_ratio = o->zero.offload == OFFLOAD_NONE ? 0.0 : share,
+                                 .params_ratio = o->zero.offload == OFFLOAD_ALL ? share : 0.0,
+                                 .activations = leave_inputs ? share : 0.0};
+    fit_point_t point;
+    fit_t *fit = open_fit(o, c, UINT64_MAX, FIT_HOST_UNKNOWN);
+    ck_assert_int_eq(fit_evaluate(fit, &choice, &point), ZERO_OK);
+    fit_destroy(fit);
+    return point;
+}
+
+/* Random settings, budgets and hosts: the fast search finds that something fits where the solver does. */
+START_TEST(that_anything_fits_is_found_fast)
+{
+    static const int offloads[] = {OFFLOAD_NONE, OFFLOAD_OPTIMIZER, OFFLOAD_ALL, OFFLOAD_ALL};
+    uint64_t random = 77;
+    int n_fit = 0, n_params = 0, n_inputs = 0;
+    for (int round = 0; round < 300; round++) {
+        const config_t c = config_of((int)(support_random(&random) % N_CONFIGS));
+        options_t o = options_of(&c);
+        fit_result_t result;
+        bool fits;
+        const bool may_leave = o.zero.offload_update != ZERO_OFFLOAD_UPDATE_HOST && c.fp8 == FP8_NONE;
+        o.zero.offload = may_leave ? offloads[support_random(&random) % 4] : OFFLOAD_OPTIMIZER;
+        if (o.zero.offload == OFFLOAD_ALL) {
+            o.zero.stage = 3;
+            o.zero.offload_params_ratio = (double)ZERO_OFFLOAD_AUTO;
+        }
+        if (round % 2) { /* with large activations */
+            o.model.offload_activations = (double)ZERO_OFFLOAD_AUTO;
+            o.train.micro_batch = 64;
+            o.train.global_batch = 128 * c.n_ranks;
+        }
+        const fit_point_t least = in_host_memory(&o, &c, 1.0), most = in_host_memory(&o, &c, 0.0);
+        const double u = support_uniform(&random), part = 1.1 * u * u * u - 0.05, host = 0.5 + support_uniform(&random);
+        const int sharers = c.ranks_per_host < c.n_ranks ? c.ranks_per_host : c.n_ranks;
+        const uint64_t budget = (uint64_t)((double)least.bytes + part * ((double)most.bytes - (double)least.bytes));
+        fit_t *fit = open_fit(&o, &c, budget, (uint64_t)(host * sharers * (double)least.memory.pinned_bytes));
+        ck_assert_int_eq(fit_find_whether_any_fits(fit, &fits), ZERO_OK);
+        ck_assert_int_eq(fit_solve(fit, &result), ZERO_OK);
+        ck_assert_msg(fits == (result.best >= 0), "round %d: %d, but the solver's best is %d", round, fits,
+                      result.best);
+        n_fit += fits;
+        n_params += fits && o.zero.offload == OFFLOAD_ALL && result.points[result.best].choice.params_ratio > 0.0;
+        n_inputs += fits && result.points[result.best].choice.activations > 0.0;
+        free(result.points);
+        fit_destroy(fit);
+    }
+    ck_assert_msg(n_fit > 80 && n_fit < 220 && n_params > 1 && n_inputs > 10, "%d fit, %d with params, %d with inputs",
+                  n_fit, n_params, n_inputs);
+}
+END_TEST
+
 /* Returns whether the options, with what they leave auto, fit. */
 static bool fits_with(const options_t *o, const config_t *c, uint64_t budget)
 {
@@ -451,6 +510,7 @@ static Suite *suite(void)
     tcase_set_timeout(c, 240);
     tcase_add_test(c, what_is_chosen_fits_the_host_and_what_is_refused_does_not);
     tcase_add_loop_test(c, activations_leave_before_parameters, 0, 2);
+    tcase_add_test(c, that_anything_fits_is_found_fast);
     tcase_add_test(c, advice_for_long_sequences);
     tcase_add_test(c, a_host_that_has_less_than_the_gpu_is_enough_for_14b);
     suite_add_tcase(s, c);
