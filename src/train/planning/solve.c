@@ -382,16 +382,12 @@ static bool may_share(const options_t *o, const fit_machine_t *machine, int64_t 
     return global == 0 || (global % groups == 0 && (micro <= 0 || global / groups % micro == 0));
 }
 
-/* Finds whether a run fits with the settings, or with the best choice of those that are auto. */
-static zero_status_t find_whether_best_fits(const options_t *o, const fit_machine_t *machine, uint64_t budget,
+static zero_status_t find_whether_fits_with(const options_t *o, const fit_machine_t *machine, uint64_t budget,
                                             bool *fits)
 {
     fit_t *fit;
-    fit_result_t result = {0};
     ZERO_TRY(fit_create(o, machine, budget, &fit));
-    zero_status_t status = fit_solve(fit, &result);
-    *fits = status == ZERO_OK && result.n_points > 0 && result.best >= 0;
-    free(result.points);
+    zero_status_t status = fit_find_whether_any_fits(fit, fits);
     fit_destroy(fit);
     return status;
 }
@@ -414,7 +410,7 @@ zero_status_t fit_choose_sequence_ranks(options_t *o, const fit_machine_t *machi
         if (n < o->train.sequence_ranks || !may_share(o, machine, n))
             continue;
         ZERO_TRY(fit_set_sequence_ranks(&tried, n, machine->n_ranks));
-        ZERO_TRY(find_whether_best_fits(&tried, machine, budget, &fits));
+        ZERO_TRY(find_whether_fits_with(&tried, machine, budget, &fits));
         *o = tried; /* if none fits, the last takes least */
     }
     return ZERO_OK;
