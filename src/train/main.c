@@ -110,28 +110,6 @@ static zero_status_t choose_packing(options_t *options, zero_comm_t *comm)
     return zero_comm_broadcast(comm, options->data.val_packing, sizeof options->data.val_packing, 0);
 }
 
-/* Derives [train] steps from epochs and the data, as rank 0 finds them. */
-static zero_status_t choose_steps(options_t *options, zero_comm_t *comm)
-{
-    static options_t known; /* seq_len and global_batch, which are derived, too */
-    zero_status_t status = ZERO_OK;
-    if (options->train.epochs <= 0.0 || options->plan || options->command != COMMAND_TRAIN)
-        return ZERO_OK;
-    if (option_is_given(options, option_row_find("train", "steps")))
-        return report_agree(comm, report_error(ZERO_ERROR_USAGE, "[train] steps and epochs: give one of them"));
-    known = *options;
-    known.train.steps = known.train.warmup_steps > 0 ? known.train.warmup_steps : 1;
-    ZERO_TRY(report_agree(comm, options_resolve(&known, zero_comm_size(comm))));
-    data_spec_t spec =
-        data_spec_of(&known.data, &known.model, &known.train, comm, known.data.train, known.data.packing);
-    spec.seed = (uint64_t)known.train.seed;
-    if (zero_comm_rank(comm) == 0)
-        status = data_choose_steps(&spec, &known.train);
-    ZERO_TRY(report_agree(comm, status));
-    options->train.steps = known.train.steps;
-    return zero_comm_broadcast(comm, &options->train.steps, sizeof options->train.steps, 0);
-}
-
 static zero_status_t run_generate(options_t *options, zero_comm_t *comm)
 {
     prompt_t prompt = {0};
@@ -186,7 +164,6 @@ static zero_status_t run(options_t *options, zero_comm_t *comm, loop_end_t *end)
         return report_agree(comm, fit_command(options, comm));
     if (options->command == COMMAND_GENERATE)
         return run_generate(options, comm);
-    ZERO_TRY(choose_steps(options, comm));
     ZERO_TRY(resolve(options, comm));
     if (options->plan)
         return report_agree(comm, show_plan(options, comm));

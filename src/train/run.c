@@ -175,6 +175,19 @@ static zero_status_t compare_data(run_t *run, const char *key, const char *paths
     return report_agree(run->session.comm, status);
 }
 
+/* Derives the steps from epochs: now that the batch is chosen and what a resumed run has taken is known. */
+static zero_status_t choose_steps(run_t *run, options_t *o)
+{
+    const int64_t n_done = run->checkpoints.first_step - 1;
+    if (o->train.epochs > 0.0) {
+        ZERO_TRY(data_choose_steps(data_n_sequences(run->train), n_done, run->checkpoints.sequences_before, &o->train));
+        ZERO_TRY(options_check_steps(o));
+    }
+    run->last_step = o->stop_after > 0 && o->stop_after < o->train.steps ? o->stop_after : o->train.steps;
+    run->end_step = run->last_step;
+    return ZERO_OK;
+}
+
 /* Opens the checkpoint to resume from, and moves the data to where the previous run ended. */
 static zero_status_t open_checkpoints(run_t *run)
 {
@@ -266,7 +279,7 @@ static void open_tokenizer(run_t *run)
                                          o->model.vocab_size);
 }
 
-static zero_status_t set_up(run_t *run, const options_t *o, zero_comm_t *comm)
+static zero_status_t set_up(run_t *run, options_t *o, zero_comm_t *comm)
 {
     ZERO_TRY(report_agree(comm, zero_comm_rank(comm) == 0 ? named_files_check(o) : ZERO_OK));
     ZERO_TRY(session_open(o, comm, &run->session));
@@ -275,6 +288,7 @@ static zero_status_t set_up(run_t *run, const options_t *o, zero_comm_t *comm)
     ZERO_TRY(open_data(run));
     phases_end("data");
     ZERO_TRY(open_checkpoints(run));
+    ZERO_TRY(report_agree(comm, choose_steps(run, o)));
     phases_end("checking the checkpoint");
     open_tokenizer(run);
     ZERO_TRY(trace_open(o->log.trace, comm, run->session.model.declaration, &run->trace));
@@ -286,14 +300,10 @@ static zero_status_t set_up(run_t *run, const options_t *o, zero_comm_t *comm)
     return ZERO_OK;
 }
 
-zero_status_t run_open(const options_t *options, zero_comm_t *comm, run_t *run)
+zero_status_t run_open(options_t *options, zero_comm_t *comm, run_t *run)
 {
     *run = (run_t){.session = {.options = options, .comm = comm}};
     run->micro_steps = options_micro_steps(&options->train, zero_comm_size(comm));
-    run->last_step = options->train.steps;
-    if (options->stop_after > 0 && options->stop_after < run->last_step)
-        run->last_step = options->stop_after;
-    run->end_step = run->last_step;
     return report_agree(comm, set_up(run, options, comm));
 }
 
@@ -462,7 +472,7 @@ static loop_end_t end_of(const run_t *run)
     return LOOP_ALL_SKIPPED;
 }
 
-zero_status_t loop_run(const options_t *options, zero_comm_t *comm, loop_end_t *end)
+zero_status_t loop_run(options_t *options, zero_comm_t *comm, loop_end_t *end)
 {
     run_t run;
     zero_status_t status = run_open(options, comm, &run);

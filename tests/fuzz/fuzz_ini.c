@@ -52,7 +52,8 @@ static void check_resolved(const options_t *o, int64_t world_size)
                      o->train.global_batch == o->train.micro_batch * world_size * micro_steps,
                  "%lld sequences are not %lld micro-steps", (long long)o->train.global_batch, (long long)micro_steps);
     FUZZ_REQUIRE(o->train.min_lr >= 0 && o->train.min_lr <= o->train.lr, "min_lr is above lr");
-    FUZZ_REQUIRE(o->train.warmup_steps <= o->train.steps, "the warm-up is longer than the run");
+    FUZZ_REQUIRE(o->train.epochs > 0.0 || o->train.warmup_steps <= o->train.steps,
+                 "the warm-up is longer than the run");
 }
 
 int fuzz_ini(const uint8_t *data, size_t n_bytes)

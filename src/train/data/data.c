@@ -189,19 +189,22 @@ static zero_status_t start_reader(data_t *data)
 
 /* ---- The public calls ---- */
 
-zero_status_t data_choose_steps(const data_spec_t *spec, train_options_t *train)
+zero_status_t data_choose_steps(int64_t n_sequences, int64_t n_done, int64_t n_taken, train_options_t *train)
 {
-    int64_t n;
+    const double rounding = 1e-9, n_left = train->epochs * (double)n_sequences - (double)n_taken;
+    const double n_steps = fmax(ceil(n_left / (double)train->global_batch - rounding), n_done > 0 ? 0.0 : 1.0);
+    char taken[64] = "";
     if (train->epochs <= 0.0)
         return ZERO_OK;
-    ZERO_TRY(sequences_count(spec, &n));
-    const double rounding = 1e-9, steps = ceil(train->epochs * (double)n / (double)train->global_batch - rounding);
-    if (steps > 1e12)
+    if (n_steps > 1e12)
         return report_error(ZERO_ERROR_USAGE, "[train] epochs: %g passes over %" PRId64 " sequences are %g steps",
-                            train->epochs, n, steps);
-    train->steps = steps < 1.0 ? 1 : (int64_t)steps;
-    report("[train] epochs = %g: %" PRId64 " step%s of %" PRId64 " sequences, of which there are %" PRId64,
-           train->epochs, train->steps, train->steps == 1 ? "" : "s", train->global_batch, n);
+                            train->epochs, n_sequences, n_steps);
+    if (n_done > 0)
+        snprintf(taken, sizeof taken, "; %" PRId64 " were taken up to step %" PRId64, n_taken, n_done);
+    train->steps = n_done + (int64_t)n_steps;
+    report("[train] epochs = %g: %" PRId64 "%s step%s of %" PRId64 " sequences, of which there are %" PRId64 "%s",
+           train->epochs, (int64_t)n_steps, n_done > 0 ? " more" : "", n_steps == 1.0 ? "" : "s", train->global_batch,
+           n_sequences, taken);
     return ZERO_OK;
 }
 

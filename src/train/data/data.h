@@ -40,8 +40,9 @@ data_spec_t data_spec_of(const data_options_t *data, const model_options_t *mode
  * wrong. */
 zero_status_t data_choose_packing(data_options_t *data);
 
-/* Sets train->steps to what train->epochs passes over the sequences of `spec` take, if that is set. */
-zero_status_t data_choose_steps(const data_spec_t *spec, train_options_t *train);
+/* Sets train->steps to what train->epochs passes over n_sequences take, if that is set: n_done that have taken n_taken
+ * sequences, whatever batch they had, and as many more as the rest needs. */
+zero_status_t data_choose_steps(int64_t n_sequences, int64_t n_done, int64_t n_taken, train_options_t *train);
 
 /* In place of a target that does not count: the loss leaves it out. */
 #define DATA_NO_TARGET (-1)

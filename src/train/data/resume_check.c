@@ -111,6 +111,8 @@ static zero_status_t check_setting(const options_t *options, const char *path, c
     change_t change = change_of(row);
     if (change == CHANGE_GIVEN)
         change = option_is_given(options, row) ? CHANGE_REPORTED : CHANGE_FREE;
+    if (options->train.epochs > 0.0 && strcmp(row->key, "steps") == 0)
+        change = CHANGE_FREE; /* derived later, with a line of its own */
     option_format(row, options, mine);
     const bool is_packed = options->data.packing == PACKING_FIT || options->data.packing == PACKING_PAD;
     if (!saved && is_packed && strcmp(row->section, "data") == 0 && strcmp(row->key, "packing") == 0)

@@ -56,17 +56,6 @@ zero_status_t sequences_open(const data_spec_t *spec, const char *paths, sequenc
     return sequences->begins ? ZERO_OK : report_rank_error(ZERO_ERROR_MEMORY, "data: out of memory");
 }
 
-zero_status_t sequences_count(const data_spec_t *spec, int64_t *n)
-{
-    sequences_t sequences = {.spec = *spec};
-    zero_status_t status = data_files_open(spec, spec->paths, &sequences.files);
-    if (status == ZERO_OK)
-        status = divide(&sequences);
-    *n = sequences.n;
-    sequences_close(&sequences);
-    return status;
-}
-
 void sequences_close(sequences_t *sequences)
 {
     data_files_close(&sequences->files);

@@ -27,8 +27,6 @@ typedef struct sequence_fault {
 /* Opens the files, checks this rank's share of their tokens, and packs their documents. Returns what data_open does.
  * The caller closes *sequences, which is zero before, whatever is returned. */
 zero_status_t sequences_open(const data_spec_t *spec, const char *paths, sequences_t *sequences);
-/* Counts the sequences of files whose tokens need not be checked. */
-zero_status_t sequences_count(const data_spec_t *spec, int64_t *n);
 void sequences_close(sequences_t *sequences);
 
 /* Returns whether some targets may not count: by a mask, padding, or because documents are separate. */

@@ -272,6 +272,9 @@ zero_status_t options_parse(int argc, char **argv, options_t *options, options_a
  * and fills in what is derived: vocab_size, seq_len, kv_heads, ffn_dim, min_lr, micro_batch, global_batch. */
 zero_status_t options_resolve(options_t *options, int world_size);
 
+/* Checks [train] steps against what depends on it. options_resolve does, unless epochs sets it later. */
+zero_status_t options_check_steps(const options_t *options);
+
 /* Checks what depends on the device, once device.type is resolved. */
 zero_status_t options_check_device(const options_t *options);
 

@@ -226,18 +226,37 @@ double options_most_bytes(const model_options_t *model, int64_t micro_batch)
     return most;
 }
 
-/* Checks bounds that later arithmetic relies on: the tokens of a whole run are fewer than 2^61, the positions of a pass
- * fewer than 2^31, and all activations and workspaces together smaller than 2^62 bytes. */
-static zero_status_t check_sizes(const options_t *o)
+/* The tokens of a whole run are counted: they are fewer than 2^61. */
+zero_status_t options_check_steps(const options_t *o)
 {
-    const double rows = (double)o->train.micro_batch * (double)o->model.seq_len,
-                 bytes = options_most_bytes(&o->model, o->train.micro_batch);
     const double tokens = (double)o->train.steps * (double)o->train.global_batch * (double)o->model.seq_len;
     if (tokens >= 0x1p61)
         return report_error(ZERO_ERROR_USAGE,
                             "[train] steps: %" PRId64 " of %" PRId64 " sequences (global_batch) of %" PRId64
                             " tokens (seq_len) are %.2g tokens, more than can be counted",
                             o->train.steps, o->train.global_batch, o->model.seq_len, tokens);
+    if (o->train.warmup_steps > o->train.steps)
+        return report_error(ZERO_ERROR_USAGE, "[train] warmup_steps: %" PRId64 " are more than steps = %" PRId64,
+                            o->train.warmup_steps, o->train.steps);
+    return ZERO_OK;
+}
+
+/* Of epochs the steps are not known yet. */
+static zero_status_t check_length(const options_t *o)
+{
+    if (o->train.epochs == 0.0)
+        return options_check_steps(o);
+    if (option_is_given(o, option_row_find("train", "steps")))
+        return report_error(ZERO_ERROR_USAGE, "[train] steps and epochs: give one of them");
+    return ZERO_OK;
+}
+
+/* Checks bounds that later arithmetic relies on: the positions of a pass are fewer than 2^31, and all activations and
+ * workspaces together smaller than 2^62 bytes. */
+static zero_status_t check_sizes(const options_t *o)
+{
+    const double rows = (double)o->train.micro_batch * (double)o->model.seq_len,
+                 bytes = options_most_bytes(&o->model, o->train.micro_batch);
     if (rows >= 0x1p31)
         return report_error(ZERO_ERROR_USAGE,
                             "[train] micro_batch: %" PRId64 " sequences of %" PRId64
@@ -383,9 +402,6 @@ static zero_status_t resolve_schedule(options_t *options)
         options->train.min_lr = lr / 10;
     if (options->train.min_lr > lr)
         return report_error(ZERO_ERROR_USAGE, "[train] min_lr: %g is larger than lr = %g", options->train.min_lr, lr);
-    if (options->train.warmup_steps > options->train.steps)
-        return report_error(ZERO_ERROR_USAGE, "[train] warmup_steps: %" PRId64 " are more than steps = %" PRId64,
-                            options->train.warmup_steps, options->train.steps);
     if (options->train.eval_every > 0 && !options->data.val[0])
         return report_error(ZERO_ERROR_USAGE, "[train] eval_every: %" PRId64 ", but [data] val names no file",
                             options->train.eval_every);
@@ -453,6 +469,7 @@ zero_status_t options_resolve(options_t *options, int world_size)
     ZERO_TRY(resolve_model(&resolved.model));
     ZERO_TRY(resolve_sequence_ranks(&resolved, world_size));
     ZERO_TRY(resolve_batch(&resolved.train, world_size / resolved.train.sequence_ranks));
+    ZERO_TRY(check_length(&resolved));
     ZERO_TRY(check_sizes(&resolved));
     ZERO_TRY(check_tile(&resolved));
     ZERO_TRY(check_keep_attention(&resolved.model));

@@ -443,17 +443,28 @@ END_TEST
 START_TEST(epochs_are_steps_over_all_sequences)
 {
     static const double epochs[] = {0.5, 1.0, 2.75};
+    support_output_t output;
     data_t *data;
     write_tokens("tokens", content_of(irregular, some));
     data_spec_t spec = packed_spec(in_directory("tokens"), PACKING_FIT, 0, 1, 12);
     ck_assert_int_eq(data_open(&spec, &data), ZERO_OK);
+    const int64_t n = data_n_sequences(data);
     for (int i = 0; i < 3; i++) {
         train_options_t train = {.epochs = epochs[i], .global_batch = 5, .steps = 7};
-        ck_assert_int_eq(data_choose_steps(&spec, &train), ZERO_OK);
-        ck_assert_int_eq(train.steps, (int64_t)ceil(epochs[i] * (double)data_n_sequences(data) / 5.0));
+        ck_assert_int_eq(data_choose_steps(n, 0, 0, &train), ZERO_OK);
+        ck_assert_int_eq(train.steps, (int64_t)ceil(epochs[i] * (double)n / 5.0));
+        const int64_t n_steps = train.steps;
+        for (int64_t done = 1; done <= n_steps; done++) { /* goes on with the same batch */
+            ck_assert_int_eq(data_choose_steps(n, done, done * 5, &train), ZERO_OK);
+            ck_assert_int_eq(train.steps, n_steps);
+        }
+        train.global_batch = 3;
+        ck_assert_int_eq(data_choose_steps(n, 2, 10, &train), ZERO_OK);
+        ck_assert_int_eq(train.steps, 2 + (int64_t)ceil((epochs[i] * (double)n - 10.0) / 3.0));
+        ck_assert_int_eq(data_choose_steps(n, 2, 10 * n, &train), ZERO_OK);
+        ck_assert_int_eq(train.steps, 2); /* all is taken */
     }
     data_close(data);
-    support_output_t output;
     support_write_file(in_directory("cfg.ini"), RUN_CONFIG("1"), strlen(RUN_CONFIG("1"))); /* has steps */
     int code = support_mpirun(&output, RUN_LIMIT_S, 1,
                               "--wdir %s %s/zerotrain --set data.train=tokens --set "

@@ -316,6 +316,41 @@ START_TEST(a_run_that_is_over_has_nothing_to_resume)
 }
 END_TEST
 
+/* 9000 bytes are 529 sequences of 17. What is left of a pass is taken in steps of the batch that there is now, whether
+ * it is given or follows from the ranks. */
+START_TEST(epochs_are_passes_though_the_batch_changes)
+{
+    static const struct {
+        int n_ranks;
+        const char *batch;
+        int64_t global;
+    } cases[] = {{2, "train.global_batch=24", 24},
+                 {2, "train.global_batch=12", 12},
+                 {2, "train.global_batch=48", 48},
+                 {ALONE, "train.micro_batch=12", 12},
+                 {4, "train.micro_batch=12", 48}};
+    static const char config[] = "[model]\nlayers = 1\ndim = 36\nheads = 3\nvocab_size = 259\nseq_len = 17\n"
+                                 "[data]\ntrain = text.txt\n[train]\nepochs = 1\nwarmup_steps = 3\n"
+                                 "[checkpoint]\ndir = ck\n[log]\nevery = 0\nmetrics = m.jsonl\n";
+    support_write_file(path_of("cfg.ini"), config, sizeof config - 1);
+    EXPECT_RUN(2, "--set train.micro_batch=12 --steps 5");
+    ck_assert_int_eq(shell("mv ck ck.0"), 0);
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        char last[64];
+        if (support_leaves_out(cases[i].n_ranks))
+            continue;
+        ck_assert_int_eq(shell("rm -rf ck && cp -r ck.0 ck"), 0);
+        EXPECT_RUN(cases[i].n_ranks, "--resume --set %s", cases[i].batch);
+        const int64_t n = 5 + (529 - 5 * 24 + cases[i].global - 1) / cases[i].global;
+        snprintf(last, sizeof last, "step %" PRId64 "/%" PRId64, n, n);
+        ck_assert_msg(strstr(output.err, last) != NULL, "%s: no '%s' in\n%s", cases[i].batch, last, output.err);
+        ck_assert_msg(strstr(output.err, "train.steps was") == NULL, "%s", output.err);
+    }
+    EXPECT_RUN(2, "--resume --set train.micro_batch=12");
+    ck_assert_msg(strstr(output.err, "nothing to do"), "%s", output.err);
+}
+END_TEST
+
 /* ---- what is there ---- */
 
 START_TEST(the_newest_checkpoints_are_kept_and_the_latest_linked)
@@ -658,6 +693,7 @@ static Suite *suite(void)
     SUPPORT_ADD_LOOP(tc, lengthy, another_number_of_ranks_resumes_with_the_same_bits, 2, 3);
     tcase_add_test(tc, metrics_read_as_one_run_though_later_rows_were_there);
     tcase_add_test(tc, a_run_that_is_over_has_nothing_to_resume);
+    tcase_add_test(tc, epochs_are_passes_though_the_batch_changes);
     tcase_add_test(tc, saving_in_the_background_saves_the_same_bytes);
     tcase_add_loop_test(tc, a_checkpoint_is_a_model_to_start_from, 0, 2);
     tcase_add_loop_test(tc, a_run_that_cannot_be_resumed_is_refused_in_one_line, ALONE, ALONE + 1);

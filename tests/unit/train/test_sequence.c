@@ -261,6 +261,24 @@ START_TEST(auto_takes_the_fewest_ranks_that_the_batch_allows)
 }
 END_TEST
 
+/* Memory for half a sequence a rank, so that the 5 sequences take 3 steps of 2 instead of 2 of 4. */
+START_TEST(epochs_are_passes_in_steps_of_the_batch_that_auto_gives)
+{
+    static const char config[] = "[model]\narch = llama\nlayers = 2\ndim = 24\nheads = 12\nkv_heads = 12\n"
+                                 "vocab_size = 259\nseq_len = 1000\nrecompute = full\n[data]\ntrain = text.txt\n"
+                                 "[train]\nepochs = 1\nmicro_batch = 1\nsequence_ranks = auto\n[zero]\nstage = 3\n"
+                                 "[device]\nmemory = 0.0055\n";
+    if (support_leaves_out(4))
+        return;
+    write_file("epochs.ini", config, sizeof config - 1);
+    outcome_t outcome = run(4, "epochs.ini");
+    expect_exit(&outcome, 0);
+    ck_assert_msg(strstr(outcome.output.err, "auto: sequence_ranks 2") && strstr(outcome.output.err, "step 3/3 "), "%s",
+                  outcome.output.err);
+    forget(&outcome);
+}
+END_TEST
+
 static Suite *suite(void)
 {
     Suite *s = suite_create("sequence");
@@ -277,6 +295,7 @@ static Suite *suite(void)
     tcase_add_loop_test(tc, what_cannot_be_shared_is_refused_by_name, 0, N_REFUSALS);
     tcase_add_test(tc, a_run_holds_what_its_plan_says);
     tcase_add_test(tc, auto_takes_the_fewest_ranks_that_the_batch_allows);
+    tcase_add_test(tc, epochs_are_passes_in_steps_of_the_batch_that_auto_gives);
     suite_add_tcase(s, tc);
     return s;
 }
