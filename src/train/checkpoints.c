@@ -4,6 +4,8 @@
  *     "data": {"sequences": 240, "tokens": 9000, ...}    the position in the order of the data, and their identity
  *     "seed": 1                                          of the initial weights and of that order
  *     "base": {"init": "DIR", "sample": "..."}           of adapters: the model that they belong to
+ *     "val_loss": 2.5                                    of the best checkpoint, and the data that it was measured on
+ *     "val": {"tokens": 900, "sample": "..."}
  */
 #include "train/checkpoints.h"
 
@@ -76,10 +78,14 @@ static bool add_base(const checkpoints_t *checkpoints, json_t *state)
                state, "base", json_pack("{s:s, s:s}", "init", checkpoints->options->model.init, "sample", sample)) == 0;
 }
 
-/* Adds the loss on validation data to the state of the best checkpoint. */
+/* Adds the loss on validation data to the state of the best checkpoint, and which data these are. */
 static bool add_loss(const checkpoints_t *checkpoints, json_t *state)
 {
-    return !checkpoints->best_is_due || json_object_set_new(state, "val_loss", json_real(checkpoints->best_loss)) == 0;
+    if (!checkpoints->best_is_due)
+        return true;
+    return json_object_set_new(state, "val", json_object()) == 0 &&
+           resume_check_add(&checkpoints->val, json_object_get(state, "val")) &&
+           json_object_set_new(state, "val_loss", json_real(checkpoints->best_loss)) == 0;
 }
 
 /* Returns what is added to state.json after `step`, for free(). NULL: no memory. */
@@ -163,8 +169,13 @@ static zero_status_t find_best_loss(checkpoints_t *checkpoints)
         snprintf(path, sizeof path, "%s/latest/state.json", directory);
         json_t *state = input_file_is_there(path) ? json_load_file(path, 0, NULL) : NULL;
         const json_t *loss = json_object_get(state, "val_loss");
-        if (json_is_number(loss))
+        const bool is_same = resume_check_is_same(&checkpoints->val, json_object_get(state, "val"));
+        if (json_is_number(loss) && is_same)
             checkpoints->best_loss = json_number_value(loss);
+        else if (json_is_number(loss))
+            report("resume: the val_loss of %s, %.4f, is of other validation data, or of another share of them: the "
+                   "first of this run replaces it",
+                   directory, json_number_value(loss));
         json_decref(state);
     }
     return zero_comm_broadcast(checkpoints->comm, &checkpoints->best_loss, sizeof checkpoints->best_loss, 0);
@@ -226,10 +237,10 @@ static zero_status_t read_model_files(const options_t *options, const char *sour
 }
 
 zero_status_t checkpoints_open(const options_t *options, zero_comm_t *comm, const data_identity_t *data,
-                               checkpoints_t *checkpoints)
+                               const data_identity_t *val, checkpoints_t *checkpoints)
 {
-    *checkpoints =
-        (checkpoints_t){.options = options, .comm = comm, .data = *data, .first_step = 1, .best_loss = INFINITY};
+    *checkpoints = (checkpoints_t){
+        .options = options, .comm = comm, .data = *data, .val = *val, .first_step = 1, .best_loss = INFINITY};
     if (options->resume)
         ZERO_TRY(resume(checkpoints));
     if (options->resume && options->checkpoint.best)

@@ -42,7 +42,7 @@ void memory_schedule_end(memory_schedule_t *schedule, int64_t step, bool in_memo
 typedef struct checkpoints {
     const options_t *options;
     zero_comm_t *comm;
-    data_identity_t data;       /* the data that the run trains on */
+    data_identity_t data, val;  /* the data that the run trains on, and those that validation losses are of */
     zero_save_t *save;          /* in progress; NULL: none */
     bool saves_in_memory;       /* and not in checkpoint.dir */
     int64_t memory_step;        /* that the run resumed from, if it was in memory_dir; else 0 */
@@ -67,9 +67,9 @@ typedef struct checkpoints_found {
 /* Looks for checkpoints of this run. Opens none. [collective] */
 zero_status_t checkpoints_find(const checkpoint_options_t *options, zero_comm_t *comm, checkpoints_found_t *found);
 /* Opens and checks the checkpoint that --resume names, if it is given, and compares it with this run (resume_check.h).
- * data: of this run. Changes nothing. [collective] */
+ * data, val: of this run. Changes nothing. [collective] */
 zero_status_t checkpoints_open(const options_t *options, zero_comm_t *comm, const data_identity_t *data,
-                               checkpoints_t *checkpoints);
+                               const data_identity_t *val, checkpoints_t *checkpoints);
 /* Makes sure that [checkpoint] dir can be written and that memory_dir has room for the model, and removes what killed
  * saves have left there. Called when it is certain that the run begins. [collective] */
 zero_status_t checkpoints_prepare(const checkpoints_t *checkpoints, const zero_model_t *model);

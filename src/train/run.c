@@ -188,15 +188,29 @@ static zero_status_t choose_steps(run_t *run, options_t *o)
     return ZERO_OK;
 }
 
+/* Compares the validation data, and finds the identity of all that a validation loss is measured on. */
+static zero_status_t compare_val(run_t *run, data_identity_t *all)
+{
+    const data_options_t *o = &run->session.options->data;
+    *all = (data_identity_t){0};
+    for (int i = 0; i < run->val.n; i++) {
+        const int64_t read_as[] = {run->val.held_out[i].n_sequences, o->val_packing[i], o->long_documents,
+                                   o->documents};
+        data_identity_t set;
+        ZERO_TRY(compare_data(run, "val", run->val.sets[i].paths, run->val.held_out[i].data, &set));
+        data_identity_add(all, &set, read_as, sizeof read_as / sizeof read_as[0]);
+    }
+    return ZERO_OK;
+}
+
 /* Opens the checkpoint to resume from, and moves the data to where the previous run ended. */
 static zero_status_t open_checkpoints(run_t *run)
 {
     const options_t *o = run->session.options;
     data_identity_t data, val;
     ZERO_TRY(compare_data(run, "train", o->data.train, run->train, &data));
-    for (int i = 0; i < run->val.n; i++)
-        ZERO_TRY(compare_data(run, "val", run->val.sets[i].paths, run->val.held_out[i].data, &val));
-    ZERO_TRY(checkpoints_open(run->session.options, run->session.comm, &data, &run->checkpoints));
+    ZERO_TRY(compare_val(run, &val));
+    ZERO_TRY(checkpoints_open(run->session.options, run->session.comm, &data, &val, &run->checkpoints));
     const model_files_t *files = &run->checkpoints.model_files;
     const model_tokenizer_t tokenizer = {files->tokenizer, files->tokenizer_text, files->tokenizer_bytes};
     ZERO_TRY(report_agree(run->session.comm, data_check_tokenizer(run->train, &tokenizer)));

@@ -69,7 +69,7 @@ int fuzz_state(const uint8_t *data, size_t n_bytes)
     write_manifest();
     set_options(&options);
     const data_identity_t trains_on = {.n_tokens = 1000, .sample = 42};
-    zero_status_t status = checkpoints_open(&options, fuzz_comm(), &trains_on, &checkpoints);
+    zero_status_t status = checkpoints_open(&options, fuzz_comm(), &trains_on, &trains_on, &checkpoints);
     if (status == ZERO_OK) {
         check_counts(&checkpoints);
         fuzz_begin();

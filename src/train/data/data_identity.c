@@ -93,6 +93,13 @@ zero_status_t data_identity_read(const char *paths, int64_t n_tokens, data_ident
     return ZERO_OK;
 }
 
+void data_identity_add(data_identity_t *all, const data_identity_t *files, const int64_t *numbers, size_t n_numbers)
+{
+    all->n_tokens += files->n_tokens;
+    all->sample = XXH3_64bits_withSeed(&files->sample, sizeof files->sample, all->sample);
+    all->sample = XXH3_64bits_withSeed(numbers, n_numbers * sizeof *numbers, all->sample);
+}
+
 zero_status_t data_check_tokenizer(const data_t *data, const model_tokenizer_t *tokenizer)
 {
     const char *path;

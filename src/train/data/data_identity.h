@@ -14,6 +14,9 @@ typedef struct data_identity {
  * read. */
 zero_status_t data_identity_read(const char *paths, int64_t n_tokens, data_identity_t *identity);
 
+/* Adds files to the identity of several, and numbers that say how they are read. */
+void data_identity_add(data_identity_t *all, const data_identity_t *files, const int64_t *numbers, size_t n_numbers);
+
 /* The model's tokenizer.json. */
 typedef struct model_tokenizer {
     uint64_t hash;    /* XXH3; 0: there is none */

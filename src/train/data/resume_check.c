@@ -160,17 +160,22 @@ bool resume_check_add(const data_identity_t *data, json_t *object)
            json_object_set_new(object, "sample", json_string(sample)) == 0;
 }
 
+bool resume_check_is_same(const data_identity_t *data, const json_t *object)
+{
+    char mine[20];
+    const json_t *n_tokens = json_object_get(object, "tokens");
+    const char *sample = json_string_value(json_object_get(object, "sample"));
+    write_sample(data, mine);
+    if (!json_is_integer(n_tokens) || !sample)
+        return true;
+    return json_integer_value(n_tokens) == data->n_tokens && strcmp(sample, mine) == 0;
+}
+
 static zero_status_t check_data(const options_t *options, const char *path, const json_t *saved,
                                 const data_identity_t *data, changes_t *changes)
 {
-    char mine[20];
-    const json_t *n_tokens = json_object_get(saved, "tokens");
-    const char *sample = json_string_value(json_object_get(saved, "sample"));
-    write_sample(data, mine);
-    if (!json_is_integer(n_tokens) || !sample) /* written by an older version */
-        return ZERO_OK;
-    int64_t before = json_integer_value(n_tokens);
-    if (before == data->n_tokens && strcmp(sample, mine) == 0)
+    const int64_t before = json_integer_value(json_object_get(saved, "tokens"));
+    if (resume_check_is_same(data, saved))
         return ZERO_OK;
     const char *likeness = before == data->n_tokens ? ", but other ones" : "";
     if (!options->force)

@@ -15,7 +15,9 @@
 zero_status_t resume_check(const options_t *options, const char *path, const json_t *state,
                            const data_identity_t *data);
 
-/* Adds to state.json's object "data" what resume_check reads there. */
+/* Adds to an object of state.json which data it is about: to "data" what resume_check reads there. */
 bool resume_check_add(const data_identity_t *data, json_t *object);
+/* Returns whether it is about these; also if an older version did not say. */
+bool resume_check_is_same(const data_identity_t *data, const json_t *object);
 
 #endif

@@ -148,6 +148,48 @@ START_TEST(a_checkpoint_of_a_model_from_nowhere_can_be_used)
 }
 END_TEST
 
+/* Losses of other data, or of another part of them, cannot be compared: that the old one is lower says nothing. */
+START_TEST(the_best_checkpoint_is_of_the_validation_data_that_there_are)
+{
+    static const struct {
+        const char *settings;
+        bool is_other;
+    } cases[] = {{"data.val=noise.txt", true},
+                 {"data.val=other.txt", true},
+                 {"train.eval_batches=1", true},
+                 {"data.val=copy.txt", false}};
+    static const char run[] =
+        "cd %s && rm -rf ckw && cp -r cks ckw 2>/dev/null; %s/zerotrain --set checkpoint.best=true "
+        "--set train.eval_every=1 --set log.metrics= %s cfg.ini && readlink ckw/best/latest";
+    support_output_t output;
+    char path[512], noise[N_SEQUENCES * SEQ_LEN + 1]; /* of which a model that has learned text knows nothing */
+    uint64_t seed = 3;
+    for (size_t i = 0; i < sizeof noise; i++)
+        noise[i] = (char)(support_random(&seed) % 256);
+    snprintf(path, sizeof path, "%s/noise.txt", scratch);
+    support_write_file(path, noise, sizeof noise);
+    write_text("copy.txt", N_SEQUENCES * SEQ_LEN + 1);
+    write_text("other.txt", N_SEQUENCES * SEQ_LEN + 2);
+    int code = support_run(&output, LIMIT_S,
+                           "cd %s && %s/zerotrain --set checkpoint.best=true --set checkpoint.dir=cks --set "
+                           "train.eval_every=1 --set log.metrics= --steps 2 cfg.ini",
+                           scratch, support_build());
+    ck_assert_msg(code == 0, "%s", output.err);
+    support_output_free(&output);
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        char arguments[200];
+        snprintf(arguments, sizeof arguments, "--set checkpoint.dir=ckw --resume --set %s", cases[i].settings);
+        code = support_run(&output, LIMIT_S, run, scratch, support_build(), arguments);
+        ck_assert_msg(code == 0, "%s", output.err);
+        ck_assert_msg((strstr(output.err, "is of other validation data") != NULL) == cases[i].is_other, "%s:\n%s",
+                      cases[i].settings, output.err);
+        ck_assert_msg(!cases[i].is_other || strcmp(output.out, "step-00000003\n") == 0, "%s: %s", cases[i].settings,
+                      output.out);
+        support_output_free(&output);
+    }
+}
+END_TEST
+
 START_TEST(what_is_left_out_or_not_applied_is_said)
 {
     support_output_t output;
@@ -390,6 +432,7 @@ static Suite *suite(void)
     tcase_add_test(c, the_best_checkpoint_is_that_of_the_lowest_loss);
     tcase_add_loop_test(c, a_checkpoint_of_a_model_from_nowhere_can_be_used, 0,
                         sizeof families_from_nowhere / sizeof families_from_nowhere[0]);
+    tcase_add_test(c, the_best_checkpoint_is_of_the_validation_data_that_there_are);
     tcase_add_test(c, what_is_left_out_or_not_applied_is_said);
     tcase_add_test(c, validation_takes_each_sequence_once_as_evaluate_does);
     tcase_add_test(c, a_sample_is_the_same_on_any_number_of_ranks);
