@@ -126,8 +126,9 @@ static zero_status_t check_pairs(const data_spec_t *spec, const token_file_t *fi
 {
     if (!spec->pairs && file->has_pairs)
         return report_error(ZERO_ERROR_USAGE,
-                            "'%s' has pairs of answers, one preferred to the other, from which [train] objective = dpo "
-                            "learns: set that, or tokenize the preferred answers alone",
+                            "'%s' has pairs of answers, one preferred to the other, which only training with [train] "
+                            "objective = dpo takes, and evaluate does not: set that to train, or tokenize the "
+                            "preferred answers alone",
                             file->path);
     if (spec->pairs && !file->has_pairs)
         return report_error(ZERO_ERROR_USAGE,

@@ -170,7 +170,9 @@ typedef struct turn {
 /* Encodes the dialogue with the user's message. */
 static zero_status_t add_question(chat_t *chat, const char *text, size_t n_bytes)
 {
-    const int64_t positions = chat->generator->session.options->model.seq_len;
+    const model_options_t *model = &chat->generator->session.options->model;
+    const int64_t positions = model->seq_len;
+    const char *note = prompt_limit_note(model);
     prompt_t *prompt = chat->prompt;
     ZERO_TRY(chat_add_message(prompt->dialogue, "user", text, n_bytes));
     ZERO_TRY(encode_dialogue(prompt));
@@ -182,7 +184,7 @@ static zero_status_t add_question(chat_t *chat, const char *text, size_t n_bytes
                         "generate --chat: turn %lld ends the dialogue: with it there are %zu tokens, and the model has "
                         "%lld positions%s",
                         (long long)chat->n_turns + 1, prompt->tokens.n, (long long)positions,
-                        positions == MOST_POSITIONS ? " (--set model.seq_len=N gives it more)" : "");
+                        positions == MOST_POSITIONS && !note[0] ? " (--set model.seq_len=N gives it more)" : note);
 }
 
 /* Rank 0's part: a line of stdin becomes tokens. */

@@ -58,15 +58,21 @@ zero_status_t prompt_encode_dialogue(prompt_t *prompt, const char *where, const 
     return status;
 }
 
+const char *prompt_limit_note(const model_options_t *model)
+{
+    return model->longest > 0 && model->seq_len == model->longest
+               ? " (longrope's long_factor, for longer texts, is not implemented)"
+               : "";
+}
+
 zero_status_t prompt_fit(model_options_t *model, const char *where, int64_t n_prompt, int64_t *max_tokens)
 {
     const int64_t n_all = n_prompt + *max_tokens, longest = model->longest;
-    char limit[96];
+    char limit[160];
     if (model->seq_len == 0)
         model->seq_len = longest > 0 && n_all > longest ? longest : n_all;
-    snprintf(limit, sizeof limit,
-             model->seq_len == longest ? "some of the model's layers see %lld tokens" : "the model has %lld positions",
-             (long long)model->seq_len);
+    snprintf(limit, sizeof limit, "the model has %lld positions%s", (long long)model->seq_len,
+             prompt_limit_note(model));
     if (n_prompt >= model->seq_len)
         return report_error(ZERO_ERROR_USAGE, "%s: the prompt has %lld tokens, and %s: give a shorter one", where,
                             (long long)n_prompt, limit);

@@ -37,6 +37,9 @@ zero_status_t prompt_encode(const tokenizer_t *tokenizer, const char *where, con
  * tokens itself. */
 zero_status_t prompt_encode_dialogue(prompt_t *prompt, const char *where, const json_t *dialogue);
 
+/* Returns why [model] seq_len can be no longer, to be put behind it in a line; empty if there is no reason. */
+const char *prompt_limit_note(const model_options_t *model);
+
 /* Makes [model] seq_len as long as n_prompt tokens and max_tokens more can get, unless it is set or the model has a
  * table of positions. Refuses a prompt that leaves no room. Lowers *max_tokens to what it leaves, and says so. where:
  * as above. */

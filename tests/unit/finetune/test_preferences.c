@@ -217,7 +217,7 @@ static const struct {
     {"$Z --set data.packing=cut gpt2.ini", {"packing = cut", "pairs of answers apart"}},
     {"$Z --set data.documents=join gpt2.ini", {"documents = join", "pairs of answers apart"}},
     {"$Z --set model.seq_len=1 gpt2.ini", {"[model] seq_len: 1", "share a sequence"}},
-    {"$Z evaluate --resume gpt2 gpt2.ini", {"'val.tokens' has pairs of answers"}},
+    {"$Z evaluate --resume gpt2 gpt2.ini", {"'val.tokens' has pairs of answers", "evaluate does not"}},
     {"mpirun --oversubscribe -np 2 $Z --set train.sequence_ranks=2 gpt2.ini",
      {"[train] objective = dpo", "sequence_ranks = 2"}},
     {"printf '\\1' | dd of=lone.tokens bs=1 seek=53 conv=notrunc 2>/dev/null; $Z --set data.train=lone.tokens gpt2.ini",

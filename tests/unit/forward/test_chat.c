@@ -169,6 +169,17 @@ START_TEST(a_dialogue_ends_where_the_positions_end)
                                      "positions"),
                   "%s", output.err);
     support_output_free(&output);
+    code = support_run(NULL, LIMIT_S,
+                       "cd %s && cp -rL ck/latest long && sed -i 's/\"rope_theta\"/\"rope_scaling\": "
+                       "{\"rope_type\": \"longrope\", \"short_factor\": [1, 1, 1, 1, 1, 1], \"long_factor\": [2, 2, 2, "
+                       "2, 2, 2], \"original_max_position_embeddings\": 24}, &/' long/config.json",
+                       scratch);
+    ck_assert_int_eq(code, 0);
+    code = ask(&output, 1, "who?\nwhat?\n", "--chat long");
+    ck_assert_msg(code == 2 && strstr(output.err, "the model has 24 positions (longrope's long_factor, for longer "
+                                                  "texts, is not implemented)\n"),
+                  "%d: %s", code, output.err);
+    support_output_free(&output);
     /* What is cut says so, and the dialogue goes on. */
     code = ask(&output, 1, "who?\n", "--chat --max-tokens 3 ck");
     ck_assert_msg(code == 0 && strcmp(output.out, "it \n") == 0, "%d: %s", code, output.out);

@@ -4,6 +4,7 @@
 
 #include "tests/unit/hub/hf_config_file.h"
 #include "train/options/families.h"
+#include "train/text/generator.h"
 
 /* Of Mistral a sequence may exceed it. */
 START_TEST(the_window_of_mistral_is_taken)
@@ -96,6 +97,15 @@ START_TEST(sequences_end_where_longrope_changes)
     ck_assert_str_eq(options.model.rope_divisors, "1.5");
     /* sqrt(1 + log(4096 / 64) / log(64)) */
     ck_assert_double_eq_tol(options.model.rope_scale, sqrt(2.0), 1e-12);
+    model_options_t model = options.model;
+    int64_t max_tokens = 8;
+    model.seq_len = 0;
+    capture_begin();
+    zero_status_t status = prompt_fit(&model, "generate", 70, &max_tokens);
+    ck_assert_str_eq(capture_end(),
+                     "zerotrain: generate: the prompt has 70 tokens, and the model has 64 positions (longrope's "
+                     "long_factor, for longer texts, is not implemented): give a shorter one\n");
+    ck_assert_int_eq(status, ZERO_ERROR_USAGE);
     options.command = COMMAND_TRAIN;
     options.model.seq_len = 65;
     expect_failure(ZERO_ERROR_USAGE, "[model] seq_len = 65, but the model in init has longrope with "
