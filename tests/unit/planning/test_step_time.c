@@ -66,7 +66,10 @@ typedef struct measured {
     bool muon;
     double activations; /* bytes, where offloaded state finds less room than it needs; 0: it finds enough */
     int64_t light, keep;
-    bool in_8_bits; /* AdamW's moments */
+    bool in_8_bits;         /* AdamW's moments */
+    int64_t sequence_ranks; /* 0: one; recompute = full then keeps attention */
+    bool in_backward;       /* updates */
+    int64_t lora_rank;      /* on all matrices */
 } measured_t;
 
 static const measured_t measured[] = {
@@ -140,6 +143,23 @@ static const measured_t measured[] = {
      .activations = 11.21e9},
     {16881, LLAMA_70B, 1, 4, .stage = 3, .recompute = RECOMPUTE_FULL, .light = 23, .offload = 0.9487, .in_8_bits = true,
      .activations = 22.93e9, .micro_steps = 4},
+    /* One batch on one and two GPUs, and sequences that they share. */
+    {126.1, LLAMA_1B, 2, 1, .stage = 3},
+    {69.9, LLAMA_1B, 1, 2, .stage = 3},
+    {145.5, LLAMA_1B, 1, 1, .stage = 3, .seq_len = 8192},
+    {86.4, LLAMA_1B, 1, 2, .stage = 3, .seq_len = 8192, .sequence_ranks = 2},
+    {4866.4, LLAMA_8B, 1, 2, .stage = 3, .seq_len = 32768, .recompute = RECOMPUTE_FULL, .sequence_ranks = 1,
+     .in_8_bits = true, .in_backward = true},
+    {2543.1, LLAMA_8B, 1, 2, .stage = 3, .seq_len = 32768, .recompute = RECOMPUTE_FULL, .sequence_ranks = 2,
+     .in_8_bits = true, .in_backward = true},
+    {20988.3, LLAMA_8B, 1, 2, .stage = 3, .seq_len = 131072, .recompute = RECOMPUTE_FULL, .sequence_ranks = 2,
+     .in_8_bits = true, .in_backward = true},
+    {18821.0, LLAMA_8B, 1, 2, .stage = 3, .seq_len = 131072, .recompute = RECOMPUTE_FULL, .sequence_ranks = 2,
+     .in_8_bits = true, .in_backward = true, .fp8 = FP8_LINEAR},
+    /* Adapters, on two H200s that differ. */
+    {503.3, LLAMA_8B, 2, 1, .stage = 3, .lora_rank = 16},
+    {365.5, LLAMA_8B, 2, 1, .stage = 3, .lora_rank = 16, .fp8 = FP8_LINEAR},
+    {361.9, LLAMA_8B, 2, 1, .stage = 3, .lora_rank = 16, .fp8 = FP8_LINEAR},
 };
 #define N_MEASURED ((int)(sizeof measured / sizeof measured[0]))
 
@@ -160,6 +180,13 @@ static fit_time_t predict(const measured_t *m, const char *gpu)
     o.zero.offload_update = m->update;
     o.train.optimizer = m->muon ? ZERO_OPTIMIZER_MUON : m->in_8_bits ? ZERO_OPTIMIZER_ADAMW8BIT : ZERO_OPTIMIZER_ADAMW;
     o.train.muon_steps = 5;
+    o.model.keep_attention = m->sequence_ranks > 0 && m->recompute == RECOMPUTE_FULL;
+    o.train.sequence_ranks = m->sequence_ranks > 0 ? m->sequence_ranks : 1;
+    o.train.global_batch /= o.train.sequence_ranks;
+    o.zero.update = m->in_backward ? ZERO_UPDATE_IN_BACKWARD : ZERO_UPDATE_IN_STEP;
+    o.train.grad_clip = m->in_backward ? 0.0 : 1.0;
+    o.lora.rank = m->lora_rank;
+    o.lora.target_set = 0x7f; /* q k v o gate up down */
     return fit_step_time(&o, &machine, m->activations > 0.0 ? m->activations : PLENTY);
 }
 
