@@ -69,11 +69,12 @@ void support_leave_to_plain_build(TCase *group);
 #undef tcase_add_loop_test
 #define tcase_add_loop_test(group, test, begin, end)                                                                   \
     do {                                                                                                               \
+        TCase *group_ = (group);                                                                                       \
         for (int turn_ = (begin); turn_ < (int)(end); turn_++) {                                                       \
             if ((turn_ - (begin)) % 3 == 0)                                                                            \
-                _tcase_add_test((group), (test), 0, 0, turn_, turn_ + 1);                                              \
+                _tcase_add_test(group_, (test), 0, 0, turn_, turn_ + 1);                                               \
             else                                                                                                       \
-                support_leave_to_plain_build(group);                                                                   \
+                support_leave_to_plain_build(group_);                                                                  \
         }                                                                                                              \
     } while (0)
 #endif
