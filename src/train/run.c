@@ -14,46 +14,6 @@
 #include "train/text/draw.h"
 #include "train/text/generate.h"
 
-static const double PI = 3.14159265358979323846;
-
-/* Returns how far `step` is from first (0) to last (1). */
-static double progress(int64_t step, int64_t first, int64_t last)
-{
-    if (step >= last)
-        return 1.0;
-    return step <= first ? 0.0 : (double)(step - first) / (double)(last - first);
-}
-
-/* Returns the rate at a part (0..1) of the straight line from lr to min_lr. */
-static double decayed(const train_options_t *train, double part)
-{
-    return train->lr + (train->min_lr - train->lr) * part;
-}
-
-double lr_at(const train_options_t *train, int64_t step)
-{
-    int64_t steps = train->steps, warmup = train->warmup_steps;
-    if (step <= warmup && step <= steps)
-        return train->lr * ((double)step / (double)warmup);
-    /* The step with the full rate: the last of the warm-up, or the first if there is none. */
-    int64_t peak = warmup > 1 ? warmup : 1;
-    if (step <= peak)
-        return train->lr;
-    int64_t n_last_fifth = steps / 5 + (steps % 5 != 0);
-    int64_t wsd_first = steps - n_last_fifth > peak ? steps - n_last_fifth : peak;
-    switch ((options_schedule_t)train->schedule) {
-    case SCHEDULE_CONSTANT:
-        return train->lr;
-    case SCHEDULE_LINEAR:
-        return decayed(train, progress(step, peak, steps));
-    case SCHEDULE_COSINE:
-        return decayed(train, 0.5 * (1.0 - cos(PI * progress(step, peak, steps))));
-    case SCHEDULE_WSD:
-        return decayed(train, progress(step, wsd_first, steps));
-    }
-    return train->lr;
-}
-
 /* ---- run evaluate ---- */
 /* What a training run measures between steps: the loss on validation data, and a sample of text. */
 

@@ -13,19 +13,6 @@
 #include "train/text/evaluate.h"
 #include "train/text/tokenizer.h"
 
-/* ---- lr ---- */
-/* Learning rate schedules: pure functions of the step. */
-
-/* Returns the rate of step 1..steps: linear warm-up from lr / warmup_steps to lr over warmup_steps, then
- *   cosine    half a cosine from lr to min_lr at the last step
- *   linear    a line from lr to min_lr at the last step
- *   constant  lr
- *   wsd       lr, then over the last fifth of the steps a line to min_lr (warm-up, stable, decay; arXiv:2404.06395)
- * Steps after the last keep min_lr (constant: lr). */
-double lr_at(const train_options_t *train, int64_t step);
-
-/* ---- run ---- */
-
 typedef struct run {
     session_t session;
     int micro_steps;

@@ -44,12 +44,6 @@ float arch_residual_std(const model_t *model)
 
 /* ---- activations ---- */
 
-/* Units: 0 is the embedding, then come the layers, then the head. */
-static zero_unit_t unit_of(int layer)
-{
-    return layer + 1;
-}
-
 /* Returns the rows of a tile; if passes have none, all rows. */
 static size_t most_tile_rows(const model_t *model)
 {
@@ -192,11 +186,11 @@ void arch_allocate_layers(const model_t *model, activations_t *a, arch_layer_par
         layer_activations_t *layer = &model->layers[l];
         *layer = shared;
         /* The embedding writes the first x. */
-        activations_set_lifetime(a, l == 0 ? 0 : unit_of(l), unit_of(l));
+        activations_set_lifetime(a, l == 0 ? 0 : l + 1, l + 1); /* unit 0 is the embedding */
         layer->x = l < options_offloaded_blocks(&model->options->model)
                        ? zero_stash_buffer(a->stash, l)
                        : activations_alloc(a, s.R * s.C, s.element_bytes);
-        activations_set_lifetime(a, unit_of(l), unit_of(l));
+        activations_set_lifetime(a, l + 1, l + 1);
         if (options_block_recompute(&model->options->model, l) != RECOMPUTE_FULL)
             allocate_inputs(model, a, parts, false, layer);
         else if (model->options->model.keep_attention)
@@ -293,12 +287,11 @@ static zero_status_t embed_backward(model_t *model)
     zero_grad_t positions = model->ops->learns_positions ? model_grad(model, c->positions) : ARCH_NO_GRAD;
     if (!tokens.data && !positions.data)
         return ZERO_OK;
-    const size_t all = (size_t)options_positions(&model->options->model);
     /* Documents have positions from 0 on, wherever they are. Else this rank's are one run. */
     const size_t first = model->starts ? 0 : sequence_begin(model);
     const size_t n = model->starts ? (size_t)model->options->model.seq_len : s.T;
     ZERO_TRY(clear_positions(model, positions, 0, first));
-    ZERO_TRY(clear_positions(model, positions, first + n, all));
+    ZERO_TRY(clear_positions(model, positions, first + n, (size_t)options_positions(&model->options->model)));
     if (positions.data)
         positions.data = (unsigned char *)positions.data + first * s.C * zero_dtype_size(positions.dtype);
     ZERO_TRY(arch_scale(model, c->d_x, (float)options_embedding_scale(&model->options->model)));

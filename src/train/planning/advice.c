@@ -149,11 +149,11 @@ static zero_status_t add_candidates(const fit_t *fit, const variant_t *v, int64_
 static zero_status_t solve_variant(const fit_t *fit, fit_t *other, const variant_t *v, const fit_choice_t *given,
                                    candidates_t *candidates)
 {
-    const bool may_keep = fit->asked.model.keep_attention || fit_may_keep_attention(other);
+    const int n_ways = fit->asked.model.keep_attention || fit_may_keep_attention(other) ? 2 : 1;
     zero_status_t status = ZERO_OK;
-    for (int keeps = 0; keeps <= may_keep && status == ZERO_OK; keeps++) {
+    for (int way = 0; way < n_ways && status == ZERO_OK; way++) {
         fit_result_t result;
-        status = fit_solve_with(other, keeps, &result);
+        status = fit_solve_with(other, way == 1, &result);
         if (status == ZERO_OK)
             status = add_candidates(fit, v, other->asked.train.sequence_ranks, given, &result, candidates);
         free(result.points);

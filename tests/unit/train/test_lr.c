@@ -1,6 +1,6 @@
 /* test_lr.c - learning rates against closed forms. */
 #include "tests/support/support.h"
-#include "train/run.h"
+#include "train/schedules.h"
 
 #include <math.h>
 

@@ -1,6 +1,6 @@
 /* test_memory_schedule.c - how many steps are lost with a process at any moment, over saves that take random times. */
 #include "tests/support/support.h"
-#include "train/checkpoints.h"
+#include "train/schedules.h"
 
 #include <stdlib.h>
 
