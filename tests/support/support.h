@@ -64,8 +64,9 @@ bool support_is_left_to_plain_build(void);
 
 /* Adds a skipped test, of the same reason. */
 void support_leave_to_plain_build(TCase *group);
-#ifdef __SANITIZE_ADDRESS__
-/* Check's own macro, but it runs the first of a loop's turns and every third after it. */
+#if defined __SANITIZE_ADDRESS__ && defined SUPPORT_SANITIZE_SOME
+/* For programs that define SUPPORT_SANITIZE_SOME, since all their turns would take a minute: Check's own macro, but it
+ * runs the first of a loop's turns and every third after it. */
 #undef tcase_add_loop_test
 #define tcase_add_loop_test(group, test, begin, end)                                                                   \
     do {                                                                                                               \

@@ -4,6 +4,7 @@
  *
  * That the numbers are those of PEFT is tested by tests/reference/lora.py.
  */
+#define SUPPORT_SANITIZE_SOME
 #include <jansson.h>
 #include <math.h>
 #include <unistd.h>

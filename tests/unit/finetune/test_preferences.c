@@ -4,6 +4,7 @@
  *
  * That the numbers are those of PyTorch and TRL is tested by tests/reference/dpo.py.
  */
+#define SUPPORT_SANITIZE_SOME
 #include "tests/unit/finetune/tuning_runs.h"
 
 #define N_STEPS 6

@@ -3,6 +3,7 @@
  * and every mistake gets a line. Templates are rendered by Jinja2: without it in python3, the tests that need it are
  * skipped.
  */
+#define SUPPORT_SANITIZE_SOME
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>

@@ -1,5 +1,6 @@
 /* test_linear.c - tests linear layers against plain fp64 loops: both layouts, every dtype, with and without bias and
  * accumulation. Also tests that no product allocates, whatever its size. */
+#define SUPPORT_SANITIZE_SOME
 #include <omp.h>
 
 #include "tests/support/allocations.h"

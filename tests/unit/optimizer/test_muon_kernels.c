@@ -2,6 +2,7 @@
  * the same bits by any instruction set and number of threads; momentum and the step of the weights are the written
  * expressions.
  */
+#define SUPPORT_SANITIZE_SOME
 #include <math.h>
 #include <omp.h>
 

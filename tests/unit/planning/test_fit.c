@@ -1,4 +1,5 @@
 /* test_fit.c - the solver against brute force over the same model of memory and time, and how long it searches. */
+#define SUPPORT_SANITIZE_SOME
 #include <stdlib.h>
 
 #include "tests/unit/planning/fit_cases.h"

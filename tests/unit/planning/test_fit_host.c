@@ -2,6 +2,7 @@
  * refuses does not fit in any way that a coarse search from nothing finds. Sizes and ranks of a host, optimizers, fp8
  * and stages vary.
  */
+#define SUPPORT_SANITIZE_SOME
 #include <stdlib.h>
 #include <string.h>
 

@@ -4,6 +4,7 @@
  * loss, logits and gradients on the tiny models. Then training must follow PyTorch's curve. Run from the repository's
  * root.
  */
+#define SUPPORT_SANITIZE_SOME
 #include <check.h>
 #include <jansson.h>
 #include <math.h>

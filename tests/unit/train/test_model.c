@@ -3,6 +3,7 @@
  * Gradients are read through the public API alone: with beta1 = 0, no clipping and a rate of zero, AdamW's first moment
  * after a step is the gradient itself, as it was communicated.
  */
+#define SUPPORT_SANITIZE_SOME
 #include "tests/unit/train/model_beside_fp64.h"
 #include "train/model/arch.h"
 #include "zero/engine/engine.h"

@@ -4,6 +4,7 @@
  *
  * Text of loss and grad_norm is compared as it is in the metrics: %.9g gives every fp32 value a different text.
  */
+#define SUPPORT_SANITIZE_SOME
 #include <inttypes.h>
 #include <jansson.h>
 #include <math.h>

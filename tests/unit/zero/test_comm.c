@@ -1,5 +1,6 @@
 /* test_comm.c - every promise of a communicator, on every transport, at several numbers of ranks; and a rank that fails
  * is found, named, and ends the job soon. The promises themselves are the cases of mpi/comm_cases.c. */
+#define SUPPORT_SANITIZE_SOME
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>

@@ -1,6 +1,7 @@
 /* test_offload.c - optimizer state on the host, without a GPU, with both updates: on a device whose streams are threads
  * of random speed (async_device.h) every run gives the text of the plain CPU, which has no offload. A missing wait
  * would be found. The runs are tests/mpi/stream_cases, whose header lists what they check on every rank. */
+#define SUPPORT_SANITIZE_SOME
 #include "tests/support/stream_runs.h"
 
 static const char *const updates[] = {"update=device", "update=host"};

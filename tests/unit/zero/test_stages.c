@@ -5,6 +5,7 @@
  * grad_norm is compared as it is in the metrics: %.9g gives every fp32 value a different text, so equal text means
  * equal bits. Runs of one case are started a few at a time: mpirun mostly waits.
  */
+#define SUPPORT_SANITIZE_SOME
 #include <math.h>
 #include <stdarg.h>
 #include <stdio.h>

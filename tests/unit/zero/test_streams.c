@@ -2,6 +2,7 @@
  * speed (async_device.h), every run gives the text of the plain CPU, where everything happens in one order. A missing
  * wait would be found: with each kind of wait left out, a run fails or gives another text. The runs are
  * tests/mpi/stream_cases, whose header lists what they check on every rank. */
+#define SUPPORT_SANITIZE_SOME
 #include "tests/support/stream_runs.h"
 
 START_TEST(streams_of_any_speed_give_the_bits_of_one_order)
