@@ -55,9 +55,9 @@ static const char *take(const char *name, const json_t *entry, uint64_t data, ui
             tensor->is_float = true;
             tensor->dtype = floats[i].dtype;
         }
-    return tensor->is_float && tensor->n_bytes / zero_dtype_size(tensor->dtype) != tensor->n_elems
-               ? "a tensor's bytes do not fit its shape"
-               : NULL;
+    const size_t size = tensor->is_float ? zero_dtype_size(tensor->dtype) : 1;
+    const bool fits = tensor->n_bytes % size == 0 && tensor->n_bytes / size == tensor->n_elems;
+    return tensor->is_float && !fits ? "a tensor's bytes do not fit its shape" : NULL;
 }
 
 static zero_status_t take_header(tensor_file_t *file, uint64_t data)
