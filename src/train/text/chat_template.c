@@ -173,10 +173,6 @@ static bool take_line(json_t *line, const char *where, char **text, size_t *n_by
         report("%s", said);
         return false;
     }
-    if (!json_is_string(rendered) && !where) {
-        *status = ZERO_ERROR_USAGE;
-        return true;
-    }
     if (!json_is_string(rendered)) {
         *status = report_error(ZERO_ERROR_USAGE, "%s: %s", where, error ? error : "no text came from the template");
         return true;
@@ -203,7 +199,7 @@ zero_status_t chat_template_render(chat_template_t *chat, const char *where, con
         json_decref(parsed);
     }
     free(line);
-    return is_answered ? status : report_end(chat, where ? where : "generate");
+    return is_answered ? status : report_end(chat, where);
 }
 
 zero_status_t chat_add_message(json_t *dialogue, const char *role, const char *content, size_t n_bytes)
