@@ -108,7 +108,7 @@ static zero_status_t find_groups(fit_t *fit, groups_t *groups)
 /* ---- what leaves for the host's memory ---- */
 
 /* offload_activations = auto is tried in steps of 1 / this. */
-#define ACTIVATION_SHARES 4
+#define ACTIVATION_SHARES 32
 
 /* Sets, of what is asked for to be auto, what is to be in host memory: with each step more, first activations, which
  * cost least, then parameters. Blocks recompute everything once activations are there. Returns whether there is such a

@@ -319,7 +319,7 @@ START_TEST(a_host_that_has_less_than_the_gpu_is_enough_for_14b)
 }
 END_TEST
 
-/* With less and less room on the device, inputs of blocks leave first, a quarter at a time, then parameters. What is
+/* With less and less room on the device, inputs of blocks leave first, then parameters. What is
  * chosen fits, and nothing leaves without need. With recompute = auto blocks recompute all once inputs leave. */
 START_TEST(activations_leave_before_parameters)
 {
@@ -411,6 +411,58 @@ START_TEST(that_anything_fits_is_found_fast)
     }
     ck_assert_msg(n_fit > 80 && n_fit < 220 && n_params > 1 && n_inputs > 10, "%d fit, %d with params, %d with inputs",
                   n_fit, n_params, n_inputs);
+}
+END_TEST
+
+/* Returns whether the inputs of some number of the blocks can leave so that the rest fits on the device, and they on
+ * the host. */
+static bool fits_with_some_inputs(const options_t *o, fit_t *fit)
+{
+    bool fits = false;
+    for (int64_t n = 0; n <= o->model.layers && !fits; n++) {
+        const fit_choice_t choice = {.stage = (int)o->zero.stage,
+                                     .recompute = RECOMPUTE_FULL,
+                                     .micro_batch = o->train.micro_batch,
+                                     .activations = (double)n / (double)o->model.layers};
+        fit_point_t point;
+        ck_assert_int_eq(fit_evaluate(fit, &choice, &point), ZERO_OK);
+        fits = point.fits;
+    }
+    return fits;
+}
+
+/* Random room on the device and on the host, often too little on both sides for all shares but one or two. */
+START_TEST(the_inputs_that_must_leave_are_found)
+{
+    uint64_t random = 5;
+    int n_fit = 0;
+    config_t c = config_of(0);
+    c.arch = ARCH_LLAMA;
+    c.layers = 32;
+    options_t o = options_of(&c);
+    o.model.recompute = RECOMPUTE_FULL;
+    o.model.offload_activations = (double)ZERO_OFFLOAD_AUTO;
+    o.train.micro_batch = 64;
+    o.train.global_batch = 64 * c.n_ranks;
+    o.zero.stage = 3;
+    o.zero.offload = OFFLOAD_NONE;
+    const fit_point_t least = in_host_memory(&o, &c, 1.0), most = in_host_memory(&o, &c, 0.0);
+    const int sharers = c.ranks_per_host < c.n_ranks ? c.ranks_per_host : c.n_ranks;
+    for (int round = 0; round < 100; round++) {
+        const double leave = support_uniform(&random), slack = 0.1 * support_uniform(&random) - 0.02;
+        const uint64_t budget = most.bytes - (uint64_t)(leave * (double)(most.bytes - least.bytes));
+        fit_t *fit = open_fit(&o, &c, budget,
+                              (uint64_t)((leave + slack) * sharers * (double)least.memory.pinned_bytes));
+        fit_result_t result = {0};
+        ck_assert_int_eq(fit_solve(fit, &result), ZERO_OK);
+        const bool fits = fits_with_some_inputs(&o, fit);
+        ck_assert_msg(fits == (result.best >= 0), "round %d: %.3f must leave, and %.3f have room", round, leave,
+                      leave + slack);
+        n_fit += fits;
+        free(result.points);
+        fit_destroy(fit);
+    }
+    ck_assert_msg(n_fit > 20 && n_fit < 90, "%d fit", n_fit);
 }
 END_TEST
 
@@ -511,6 +563,7 @@ static Suite *suite(void)
     tcase_set_timeout(c, 240);
     tcase_add_test(c, what_is_chosen_fits_the_host_and_what_is_refused_does_not);
     tcase_add_loop_test(c, activations_leave_before_parameters, 0, 2);
+    tcase_add_test(c, the_inputs_that_must_leave_are_found);
     tcase_add_test(c, that_anything_fits_is_found_fast);
     tcase_add_test(c, advice_for_long_sequences);
     tcase_add_test(c, a_host_that_has_less_than_the_gpu_is_enough_for_14b);
