@@ -3,10 +3,12 @@
 #include "zero/device/device.h"
 
 #include <omp.h>
+#include <sched.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
+#include <unistd.h>
 
 #include "base/log.h"
 #include "base/system.h"
@@ -62,6 +64,28 @@ static zero_status_t check_threads(const zero_comm_t *comm)
         n_threads, MAX_THREADS);
 }
 
+/* Returns how many threads a rank gets: its share of the machine's processors, or all that it is bound to if those are
+ * fewer. */
+static int threads_of_rank(int n_sharers)
+{
+    cpu_set_t allowed;
+    int n_allowed = (int)sysconf(_SC_NPROCESSORS_ONLN);
+    int share = n_allowed / n_sharers;
+    if (sched_getaffinity(0, sizeof allowed, &allowed) == 0)
+        n_allowed = CPU_COUNT(&allowed);
+    share = share < n_allowed ? share : n_allowed;
+    return share > 0 ? share : 1;
+}
+
+/* Gives the calling thread's parallel regions their share, unless OMP_NUM_THREADS says how many. With a GPU they are
+ * few, but ranks with more threads than cores wait for each other in each of them. */
+static void share_threads(const zero_comm_t *comm)
+{
+    const char *threads = getenv("OMP_NUM_THREADS");
+    if (!threads || !threads[0])
+        omp_set_num_threads(threads_of_rank(comm->job_local_size));
+}
+
 zero_status_t zero_device_create(zero_device_type_t type, const zero_comm_t *comm, zero_device_t **device)
 {
     ZERO_REQUIRE(comm);
@@ -70,6 +94,7 @@ zero_status_t zero_device_create(zero_device_type_t type, const zero_comm_t *com
         return zero_fail(ZERO_ERROR_ARGUMENT, "zero_device_create: there is no type %d", (int)type);
     zero_log_set_rank(comm->rank);
     ZERO_TRY(check_threads(comm));
+    share_threads(comm);
     type = zero_device_resolve(type, comm);
     if (type == ZERO_DEVICE_CPU)
         return zero_device_cpu_create(comm, device);

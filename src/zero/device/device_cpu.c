@@ -1,8 +1,6 @@
 /* device_cpu.c - the CPU as a device: host memory and CPU kernels. Streams are NULL: work is done when a call
  * returns. */
 #include <errno.h>
-#include <omp.h>
-#include <sched.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -178,19 +176,6 @@ static void cpu_memory_bytes(const zero_device_t *device, uint64_t *free_bytes, 
     *free_bytes = available == UINT64_MAX ? 0 : available;
 }
 
-/* Returns how many threads a rank gets: its share of the machine's processors, or all that it is bound to if those are
- * fewer. OMP_NUM_THREADS overrides this. */
-static int threads_of_rank(int n_sharers)
-{
-    cpu_set_t allowed;
-    int n_allowed = (int)sysconf(_SC_NPROCESSORS_ONLN);
-    int share = n_allowed / n_sharers;
-    if (sched_getaffinity(0, sizeof allowed, &allowed) == 0)
-        n_allowed = CPU_COUNT(&allowed);
-    share = share < n_allowed ? share : n_allowed;
-    return share > 0 ? share : 1;
-}
-
 static void cpu_destroy(zero_device_t *device)
 {
     free(device);
@@ -227,9 +212,6 @@ zero_status_t zero_device_cpu_create(const zero_comm_t *comm, zero_device_t **de
     made->type = ZERO_DEVICE_CPU;
     made->kernels = zero_shard_kernels_cpu();
     made->n_sharers = comm->job_local_size;
-    const char *threads = getenv("OMP_NUM_THREADS");
-    if (!threads || !threads[0])
-        omp_set_num_threads(threads_of_rank(made->n_sharers));
     *device = made;
     return ZERO_OK;
 }
