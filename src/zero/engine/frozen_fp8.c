@@ -7,17 +7,24 @@
 
 #include "base/log.h"
 #include "kernels/shard_math.h"
-#include "zero/engine/state_runs.h"
 #include "zero/runtime/addresses.h"
 
 struct zero_frozen_fp8 {
     zero_context_t *context;
     zero_fp8_scales_t *scales; /* by matrix; a copy is in private memory, at plan.frozen_scales */
-    uint16_t *values;          /* what is taken of the current matrix, in bf16 */
-    size_t n_values, capacity;
-    uint16_t low_halves[ZERO_RUN_ELEMS]; /* that rounding leaves over */
-    void *place;                         /* of its first byte; the others follow */
+    uint16_t *values;          /* what is taken of the current matrix, in bf16, in memory that the device reads */
+    size_t n_values;
+    uint32_t largest; /* magnitude of these, as bits */
+    void *place;      /* of the first byte; the others follow */
+    bool is_on_host;  /* where the bytes go */
 };
+
+/* The device's copies of what its kernels are called with, in zero_run_buffers_t's parts: one segment, all of a run. */
+typedef struct parts_on_device {
+    zero_fp8_segment_t segment;
+    uint32_t largest, unused;
+} parts_on_device_t;
+_Static_assert(sizeof(parts_on_device_t) <= ZERO_RUN_PARTS_BYTES, "buffers have room for a segment and a maximum");
 
 zero_status_t zero_frozen_fp8_create(zero_context_t *context, zero_frozen_fp8_t **frozen)
 {
@@ -43,30 +50,75 @@ void zero_frozen_fp8_destroy(zero_frozen_fp8_t *frozen)
 {
     if (!frozen)
         return;
+    zero_frozen_fp8_end(frozen);
     free(frozen->scales);
-    free(frozen->values);
     free(frozen);
 }
 
 /* ---- writing ---- */
 
-zero_status_t zero_frozen_fp8_take(zero_frozen_fp8_t *frozen, const float *values, size_t n_elems, void *place)
+/* Returns how many elements this rank owns of the matrix of which it owns most. */
+static uint64_t most_owned(const zero_context_t *context)
 {
-    const size_t wanted = frozen->n_values + n_elems;
-    ZERO_ASSERT(n_elems <= ZERO_RUN_ELEMS);
-    if (wanted > frozen->capacity) {
-        const size_t capacity = wanted > 2 * frozen->capacity ? wanted : 2 * frozen->capacity;
-        uint16_t *grown = realloc(frozen->values, capacity * sizeof *grown);
-        if (!grown)
-            return zero_fail(ZERO_ERROR_MEMORY, "no host memory for %zu numbers that are cast to fp8", capacity);
-        frozen->values = grown;
-        frozen->capacity = capacity;
+    uint64_t most = 0, n = 0;
+    int matrix = -1;
+    for (zero_tensor_t t = 0; t < context->layout.n_tensors; t++) {
+        if (context->layout.frozen_matrix_of[t] < 0)
+            continue;
+        if (context->layout.frozen_matrix_of[t] != matrix)
+            n = 0;
+        matrix = context->layout.frozen_matrix_of[t];
+        n += zero_context_owned_span(context, t, context->comm->rank).n_elems;
+        most = n > most ? n : most;
     }
-    if (frozen->n_values == 0)
+    return most;
+}
+
+/* Describes n_elems in buffers->param as the parts of a matrix of their own. */
+static zero_status_t describe(const zero_frozen_fp8_t *frozen, const zero_run_buffers_t *buffers, size_t n_elems,
+                              void *bytes, zero_fp8_parts_t *parts)
+{
+    parts_on_device_t *on_device = buffers->parts;
+    const zero_fp8_segment_t segment = {.n_elems = n_elems};
+    *parts = (zero_fp8_parts_t){.segments = &on_device->segment,
+                                .n_segments = 1,
+                                .largest = n_elems,
+                                .n_matrices = 1,
+                                .param = buffers->param,
+                                .bytes = bytes};
+    return zero_device_copy(frozen->context->device, &on_device->segment, &segment, sizeof segment, NULL);
+}
+
+zero_status_t zero_frozen_fp8_take(zero_frozen_fp8_t *frozen, const zero_run_buffers_t *buffers, size_t n_elems,
+                                   void *place, bool is_on_host)
+{
+    const zero_context_t *context = frozen->context;
+    zero_device_t *device = context->device;
+    parts_on_device_t *on_device = buffers->parts;
+    zero_fp8_parts_t parts;
+    uint32_t largest;
+    ZERO_ASSERT(n_elems <= buffers->capacity);
+    if (!frozen->values) {
+        void *values;
+        ZERO_TRY(device->ops->host_alloc(device, most_owned(context) * sizeof *frozen->values, &values));
+        frozen->values = values;
+    }
+    if (frozen->n_values == 0) {
         frozen->place = place;
-    uint16_t *to = frozen->values + frozen->n_values;
-    frozen->n_values = wanted;
-    return zero_shard_kernels_cpu()->split_master(to, frozen->low_halves, ZERO_BF16, values, n_elems, NULL);
+        frozen->is_on_host = is_on_host;
+        frozen->largest = 0;
+    }
+    ZERO_TRY(device->kernels->split_master(buffers->param, buffers->master_lo, ZERO_BF16, buffers->weights, n_elems,
+                                           NULL));
+    ZERO_TRY(describe(frozen, buffers, n_elems, NULL, &parts));
+    ZERO_TRY(device->kernels->fp8_absmax(&parts, &on_device->largest, NULL));
+    ZERO_TRY(zero_device_copy(device, &largest, &on_device->largest, sizeof largest, NULL));
+    ZERO_TRY(zero_device_copy(device, frozen->values + frozen->n_values, buffers->param,
+                              n_elems * sizeof *frozen->values, NULL));
+    ZERO_TRY(zero_device_synchronize(device));
+    frozen->n_values += n_elems;
+    frozen->largest = largest > frozen->largest ? largest : frozen->largest;
+    return ZERO_OK;
 }
 
 bool zero_frozen_fp8_ends(const zero_frozen_fp8_t *frozen, zero_tensor_t tensor)
@@ -75,17 +127,6 @@ bool zero_frozen_fp8_ends(const zero_frozen_fp8_t *frozen, zero_tensor_t tensor)
     return frozen && layout->frozen_matrix_of[tensor] >= 0 &&
            (tensor + 1 == layout->n_tensors ||
             layout->frozen_matrix_of[tensor + 1] != layout->frozen_matrix_of[tensor]);
-}
-
-static uint32_t largest_magnitude(const zero_frozen_fp8_t *frozen)
-{
-    uint32_t largest = 0;
-#pragma omp parallel for reduction(max : largest)
-    for (size_t i = 0; i < frozen->n_values; i++) {
-        const uint32_t magnitude = zero_fp8_magnitude(zero_float_of_bf16(frozen->values[i]));
-        largest = magnitude > largest ? magnitude : largest;
-    }
-    return largest;
 }
 
 /* Sums and maxima over ranks. */
@@ -123,34 +164,32 @@ static uint64_t matrix_elems(const zero_context_t *context, zero_tensor_t tensor
     return n;
 }
 
-/* Casts what was taken, in place, and copies it to where it belongs. */
-static zero_status_t put(zero_frozen_fp8_t *frozen, int matrix)
+/* Casts what was taken, run by run, to where it belongs. */
+static zero_status_t put(const zero_frozen_fp8_t *frozen, const zero_run_buffers_t *buffers, int matrix)
 {
     const zero_context_t *context = frozen->context;
-    zero_fp8_scales_t *on_device = zero_context_private(context, context->plan.frozen_scales);
-    const float scale = frozen->scales[matrix].scale;
-    const size_t n = frozen->n_values;
-    uint8_t *bytes = malloc(n > 0 ? n : 1);
-    if (!bytes)
-        return zero_fail(ZERO_ERROR_MEMORY, "no host memory to cast %zu numbers to fp8", n);
-#pragma omp parallel for
-    for (size_t i = 0; i < n; i++)
-        bytes[i] = zero_fp8_of_float(ZERO_E4M3, zero_float_of_bf16(frozen->values[i]) * scale);
-    zero_status_t status = n == 0 ? ZERO_OK : zero_device_copy(context->device, frozen->place, bytes, n, NULL);
-    if (status == ZERO_OK)
-        status =
-            zero_device_copy(context->device, &on_device[matrix], &frozen->scales[matrix], sizeof *on_device, NULL);
-    if (status == ZERO_OK)
-        status = zero_device_synchronize(context->device);
-    free(bytes);
-    return status;
+    zero_device_t *device = context->device;
+    zero_fp8_scales_t *scales = (zero_fp8_scales_t *)zero_context_private(context, context->plan.frozen_scales) + matrix;
+    ZERO_TRY(zero_device_copy(device, scales, &frozen->scales[matrix], sizeof *scales, NULL));
+    for (size_t at = 0; at < frozen->n_values; at += buffers->capacity) {
+        const size_t left = frozen->n_values - at, n = left < buffers->capacity ? left : buffers->capacity;
+        unsigned char *place = (unsigned char *)frozen->place + at;
+        zero_fp8_parts_t parts;
+        ZERO_TRY(describe(frozen, buffers, n, frozen->is_on_host ? buffers->master_lo : place, &parts));
+        ZERO_TRY(zero_device_copy(device, buffers->param, frozen->values + at, n * sizeof *frozen->values, NULL));
+        ZERO_TRY(device->kernels->fp8_cast(&parts, scales, NULL));
+        if (frozen->is_on_host)
+            ZERO_TRY(zero_device_copy(device, place, parts.bytes, n, NULL));
+    }
+    return zero_device_synchronize(device);
 }
 
-zero_status_t zero_frozen_fp8_store(zero_frozen_fp8_t *frozen, zero_tensor_t tensor, zero_status_t status)
+zero_status_t zero_frozen_fp8_store(zero_frozen_fp8_t *frozen, zero_tensor_t tensor, const zero_run_buffers_t *buffers,
+                                    zero_status_t status)
 {
     const zero_context_t *context = frozen->context;
     const int matrix = context->layout.frozen_matrix_of[tensor];
-    share_t share = {.n_values = frozen->n_values, .largest = status == ZERO_OK ? largest_magnitude(frozen) : 0};
+    share_t share = {.n_values = frozen->n_values, .largest = frozen->n_values > 0 ? frozen->largest : 0};
     status = zero_comm_agree(context->host_comm, status);
     if (status == ZERO_OK)
         status = join_shares(context->host_comm, &share);
@@ -162,10 +201,20 @@ zero_status_t zero_frozen_fp8_store(zero_frozen_fp8_t *frozen, zero_tensor_t ten
                                  context->model->tensors[tensor].name, share.n_values, matrix_elems(context, tensor));
     if (status == ZERO_OK && share.n_values > 0) {
         frozen->scales[matrix] = zero_fp8_scales_of(ZERO_E4M3, share.largest);
-        status = zero_comm_agree(context->host_comm, put(frozen, matrix));
+        status = zero_comm_agree(context->host_comm, put(frozen, buffers, matrix));
     }
     frozen->n_values = 0;
     return status;
+}
+
+void zero_frozen_fp8_end(zero_frozen_fp8_t *frozen)
+{
+    zero_device_t *device = frozen ? frozen->context->device : NULL;
+    if (!frozen || !frozen->values)
+        return;
+    device->ops->host_free(device, frozen->values);
+    frozen->values = NULL;
+    frozen->n_values = 0;
 }
 
 /* ---- reading ---- */

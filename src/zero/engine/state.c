@@ -218,7 +218,7 @@ static zero_status_t set_run(zero_engine_t *engine, zero_tensor_t tensor, const 
 {
     const set_request_t *request = user;
     zero_device_t *device = engine->context.device;
-    float *master = buffers->host, *m = master + ZERO_RUN_ELEMS, *v = m + ZERO_RUN_ELEMS;
+    float *master = buffers->host, *m = master + buffers->capacity, *v = m + buffers->capacity;
     size_t n = run->n_elems, n_bytes = n * sizeof(float);
     zero_chunk_t chunk = {.tensor = tensor, .first = run->first, .n_elems = n, .master = master};
     if (request->wanted && !request->wanted[tensor])
@@ -313,7 +313,7 @@ static zero_status_t get_run(zero_engine_t *engine, zero_tensor_t tensor, const 
     if (request->saved_only && engine->context.model->tensors[tensor].not_saved)
         return ZERO_OK;
     zero_device_t *device = engine->context.device;
-    float *master = buffers->host, *m = master + ZERO_RUN_ELEMS, *v = m + ZERO_RUN_ELEMS;
+    float *master = buffers->host, *m = master + buffers->capacity, *v = m + buffers->capacity;
     size_t n = run->n_elems;
     zero_chunk_t chunk = {.tensor = tensor, .first = run->first, .n_elems = n, .master = master};
     ZERO_TRY(zero_run_read_master(engine, tensor, at, buffers, n));

@@ -7,23 +7,31 @@
 #include "base/log.h"
 #include "zero/runtime/addresses.h"
 
-#define DEVICE_BYTES (3 * ZERO_RUN_ELEMS * sizeof(float))
+#define ALIGNED_ELEMS ((size_t)64)
 
-static zero_status_t buffers_create(zero_device_t *device, zero_run_buffers_t *buffers)
+static size_t device_bytes(const zero_run_buffers_t *buffers)
+{
+    return 3 * buffers->capacity * sizeof(float) + ZERO_RUN_PARTS_BYTES;
+}
+
+/* Allocates for the runs of `longest` elements. */
+static zero_status_t buffers_create(zero_device_t *device, uint64_t longest, zero_run_buffers_t *buffers)
 {
     void *on_device = NULL;
-    buffers->host = malloc(5 * ZERO_RUN_ELEMS * sizeof(float));
+    buffers->capacity = longest < ZERO_MAX_RUN_ELEMS ? (longest + ALIGNED_ELEMS - 1) / ALIGNED_ELEMS * ALIGNED_ELEMS : ZERO_MAX_RUN_ELEMS;
+    buffers->host = malloc(5 * buffers->capacity * sizeof(float) + 1);
     if (!buffers->host)
-        return zero_fail(ZERO_ERROR_MEMORY, "no memory to pass weights in runs of %zu", ZERO_RUN_ELEMS);
-    zero_status_t status = device->ops->alloc(device, DEVICE_BYTES, &on_device);
+        return zero_fail(ZERO_ERROR_MEMORY, "no memory to pass weights in runs of %zu", buffers->capacity);
+    zero_status_t status = device->ops->alloc(device, device_bytes(buffers), &on_device);
     if (status != ZERO_OK) {
         free(buffers->host);
         buffers->host = NULL;
         return status;
     }
     buffers->weights = on_device;
-    buffers->master_lo = buffers->weights + ZERO_RUN_ELEMS;
-    buffers->param = buffers->weights + 2 * ZERO_RUN_ELEMS;
+    buffers->master_lo = buffers->weights + buffers->capacity;
+    buffers->param = buffers->weights + 2 * buffers->capacity;
+    buffers->parts = buffers->weights + 3 * buffers->capacity;
     return ZERO_OK;
 }
 
@@ -31,7 +39,7 @@ static void buffers_destroy(zero_device_t *device, zero_run_buffers_t *buffers)
 {
     if (!buffers->host)
         return;
-    device->ops->free(device, buffers->weights, DEVICE_BYTES);
+    device->ops->free(device, buffers->weights, device_bytes(buffers));
     free(buffers->host);
 }
 
@@ -128,9 +136,9 @@ static bool is_v_of_a_matrix(zero_array_t array, const zero_adam_segment_t *at)
 static zero_status_t for_each_run_of(zero_engine_t *engine, zero_tensor_t tensor, const zero_span_t *span,
                                      zero_adam_segment_t at, zero_run_buffers_t *buffers, zero_run_fn fn, void *user)
 {
-    for (uint64_t done = 0; done < span->n_elems; done += ZERO_RUN_ELEMS) {
+    for (uint64_t done = 0; done < span->n_elems; done += buffers->capacity) {
         uint64_t left = span->n_elems - done;
-        zero_span_t run = {.first = span->first + done, .n_elems = left < ZERO_RUN_ELEMS ? left : ZERO_RUN_ELEMS};
+        zero_span_t run = {.first = span->first + done, .n_elems = left < buffers->capacity ? left : buffers->capacity};
         zero_adam_segment_t here = at;
         here.param += zero_run_is_fp8(engine, tensor) ? done / ZERO_FP8_IN_ELEMENT : done;
         here.state += done;
@@ -172,11 +180,22 @@ static zero_status_t for_each_run_of_tensor(zero_engine_t *engine, zero_tensor_t
                : for_each_run_of(engine, tensor, &span, place_of(engine, tensor, &span), buffers, fn, user);
 }
 
+/* Returns the elements of the longest span that this rank is to write or read. */
+static uint64_t longest_span(const zero_engine_t *engine, bool owned_only)
+{
+    uint64_t longest = 0;
+    for (zero_tensor_t t = 0; t < engine->context.model->n_tensors; t++) {
+        const uint64_t n_elems = span_of(engine, t, owned_only).n_elems;
+        longest = n_elems > longest ? n_elems : longest;
+    }
+    return longest;
+}
+
 zero_status_t zero_runs_for_each(zero_engine_t *engine, bool owned_only, zero_run_fn fn, void *user)
 {
     const zero_context_t *context = &engine->context;
     zero_run_buffers_t buffers = {0};
-    zero_status_t status = buffers_create(context->device, &buffers);
+    zero_status_t status = buffers_create(context->device, longest_span(engine, owned_only), &buffers);
     for (zero_tensor_t t = 0; t < context->model->n_tensors && status == ZERO_OK; t++)
         status = for_each_run_of_tensor(engine, t, owned_only, &buffers, fn, user);
     buffers_destroy(context->device, &buffers);
@@ -187,16 +206,17 @@ zero_status_t zero_runs_write_each(zero_engine_t *engine, bool owned_only, zero_
 {
     const zero_context_t *context = &engine->context;
     zero_run_buffers_t buffers = {0};
-    zero_status_t status = buffers_create(context->device, &buffers);
+    zero_status_t status = buffers_create(context->device, longest_span(engine, owned_only), &buffers);
     for (zero_tensor_t t = 0; t < context->model->n_tensors; t++) {
         if (status == ZERO_OK)
             status = for_each_run_of_tensor(engine, t, owned_only, &buffers, fn, user);
         if (!zero_frozen_fp8_ends(engine->frozen_fp8, t))
             continue;
-        status = zero_frozen_fp8_store(engine->frozen_fp8, t, status);
+        status = zero_frozen_fp8_store(engine->frozen_fp8, t, &buffers, status);
         if (status != ZERO_OK) /* on every rank */
             break;
     }
+    zero_frozen_fp8_end(engine->frozen_fp8);
     buffers_destroy(context->device, &buffers);
     return status;
 }
@@ -205,7 +225,8 @@ zero_status_t zero_runs_for_each_of(zero_engine_t *engine, zero_tensor_t tensor,
                                     void *user)
 {
     zero_run_buffers_t buffers = {0};
-    zero_status_t status = buffers_create(engine->context.device, &buffers);
+    zero_status_t status =
+        buffers_create(engine->context.device, span_of(engine, tensor, owned_only).n_elems, &buffers);
     if (status == ZERO_OK)
         status = for_each_run_of_tensor(engine, tensor, owned_only, &buffers, fn, user);
     buffers_destroy(engine->context.device, &buffers);
@@ -219,7 +240,7 @@ zero_status_t zero_runs_for_each_of(zero_engine_t *engine, zero_tensor_t tensor,
 /* Returns where m or v of a run is on the host as it is in memory. */
 static void *coded_of(const zero_run_buffers_t *buffers, zero_array_t array)
 {
-    return buffers->host + (array == ZERO_ARRAY_M ? 3 : 4) * ZERO_RUN_ELEMS;
+    return buffers->host + (array == ZERO_ARRAY_M ? 3 : 4) * buffers->capacity;
 }
 
 static bool is_in_blocks(const zero_engine_t *engine)
@@ -307,11 +328,9 @@ zero_status_t zero_run_write_master(zero_engine_t *engine, zero_tensor_t tensor,
     zero_dtype_t dtype = context->config.dtype;
     void *param = param_at(engine, tensor, at, buffers), *hosts_param = host_param_at(engine, tensor, at);
     const bool has_low = has_state(engine, tensor);
-    if (zero_run_is_fp8(engine, tensor)) {
-        ZERO_TRY(zero_device_copy(device, buffers->host, buffers->weights, n_elems * sizeof *buffers->host, NULL));
-        ZERO_TRY(zero_device_synchronize(device));
-        return zero_frozen_fp8_take(engine->frozen_fp8, buffers->host, n_elems, hosts_param ? hosts_param : param);
-    }
+    if (zero_run_is_fp8(engine, tensor))
+        return zero_frozen_fp8_take(engine->frozen_fp8, buffers, n_elems, hosts_param ? hosts_param : param,
+                                    hosts_param != NULL);
     void *held = has_low ? master_lo_at(engine, at) : NULL;
     void *master_lo = held && !is_offloaded(engine, at) ? held : dtype == ZERO_FP32 ? NULL : buffers->master_lo;
     ZERO_TRY(device->kernels->split_master(param, master_lo, dtype, buffers->weights, n_elems, NULL));

@@ -1,19 +1,10 @@
-/* state_runs.h - weights and moments run by run, as state.c reads and writes them: at most ZERO_RUN_ELEMS elements of
- * one tensor, which pass through fp32 buffers, because bf16 weights are kept as two halves (kernels/shard.h). */
+/* state_runs.h - weights and moments run by run, as state.c reads and writes them: at most ZERO_MAX_RUN_ELEMS elements
+ * of one tensor, which pass through fp32 buffers, because bf16 weights are kept as two halves (kernels/shard.h). */
 #ifndef ZERO_STATE_RUNS_H
 #define ZERO_STATE_RUNS_H
 
 #include "zero/engine/engine.h"
-
-#define ZERO_RUN_ELEMS ((size_t)1 << 16)
-
-/* The buffers of a run: on the host, and on the device, where weights are split and joined. */
-typedef struct zero_run_buffers {
-    float *host;     /* ZERO_RUN_ELEMS of master weights, m, v; behind them, of m and v, as they are in memory */
-    float *weights;  /* on the device: ZERO_RUN_ELEMS of master weights */
-    void *master_lo; /* behind them: an offloaded unit's, on their way to or from the host */
-    void *param;     /* behind these: the same of offloaded parameters */
-} zero_run_buffers_t;
+#include "zero/engine/run_buffers.h"
 
 /* at: where the run is in the parameters, the state and the reduced gradients. */
 typedef zero_status_t (*zero_run_fn)(zero_engine_t *engine, zero_tensor_t tensor, const zero_span_t *run,
@@ -41,8 +32,8 @@ static inline bool zero_run_is_fp8(const zero_engine_t *engine, zero_tensor_t te
     return engine->context.model->tensors[tensor].frozen_fp8;
 }
 
-/* Writes the master weights in buffers->weights. Of what is held in fp8 they are taken to buffers->host, and stored
- * behind the matrix's last tensor. */
+/* Writes the master weights in buffers->weights. Of what is held in fp8 they are taken, and stored behind the matrix's
+ * last tensor. */
 zero_status_t zero_run_write_master(zero_engine_t *engine, zero_tensor_t tensor, const zero_adam_segment_t *at,
                                     zero_run_buffers_t *buffers, size_t n_elems);
 /* Reads master weights into buffers->host, which has them once the device is synchronized. */
