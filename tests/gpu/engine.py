@@ -247,8 +247,9 @@ def lora(case):
     for name, by, bound in (
         ("torch", "--by torch", 1.0), ("libzero", "--by libzero", 2e-3), ("torch compiled", "--by torch --compile", 5e-3),
         ("libzero compiled", "--by libzero --compile", 5e-3), ("peft", "--by peft", 2e-3),
+        ("peft compiled", "--by peft --compile", 5e-3),
     ):  # fmt: skip
-        if name == "peft" and not case.has("peft"):
+        if name.startswith("peft") and not case.has("peft"):
             continue
         program = [case.python(), f"{ROOT}/tests/scaling/lora.py", "--build", case.bin]
         result = case.run(*program, *by.split(), *case.words, limit=600, env=env)

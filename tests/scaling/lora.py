@@ -5,7 +5,7 @@
     lora.py --by peft                          the same model, adapters by Hugging Face's peft, torch.optim.AdamW
 
 Without other options the shape is Llama-3-8B's, 1 x 2048 tokens, adapters of rank 16 on the two matrices of attention
-(q, k, v are one). All three begin with the same numbers and see the same data, so their losses agree: within rounding in
+(q, k, v are one), with --all-linear also on the two of the MLP (gate and up are one). All three begin with the same numbers and see the same data, so their losses agree: within rounding in
 fp32. A step is forward, backward, clipping to norm 1 and AdamW. In bf16 --by torch keeps fp32 masters of the adapters, as
 libzero does; peft keeps the adapters in fp32. --compile compiles the blocks, with libzero what is in their units.
 
@@ -34,6 +34,7 @@ for name, value in dict(dim=4096, layers=32, heads=32, kv=8, ffn=14336, vocab=12
 parser.add_argument("--precision", choices=("bf16", "fp32"), default="bf16")
 parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda", help="cpu: to test the arithmetic")
 parser.add_argument("--compile", action="store_true")
+parser.add_argument("--all-linear", action="store_true", help="adapters on all matrices of blocks")
 args = parser.parse_args()
 if args.by == "libzero":
     os.environ["LIBZERO"] = os.path.join(os.path.realpath(args.build), "libzero.so")
@@ -44,7 +45,7 @@ import fsdp2
 
 LR = 1e-3
 MIB = 1 << 20
-ADAPTED = ("qkv", "out")  # as fsdp2.Attention names its matrices
+ADAPTED = ("qkv", "out") + (("up", "down") if args.all_linear else ())  # as fsdp2 names a block's matrices
 
 
 class Lora(torch.nn.Module):
@@ -93,9 +94,10 @@ def make_model(device):
                                                            target_modules=list(ADAPTED))).base_model.model
     else:
         for block in model.blocks:
-            for name in ADAPTED:
-                base = getattr(block.attention, name)
-                setattr(block.attention, name, Lora(base, args.rank).to(device, base.weight.dtype))
+            for part in (block.attention, block):
+                for name, base in list(part.named_children()):
+                    if name in ADAPTED:
+                        setattr(part, name, Lora(base, args.rank).to(device, base.weight.dtype))
     adapters = [(name, p) for name, p in model.named_parameters() if p.requires_grad or "lora" in name or
                 name.endswith((".a", ".b"))]
     for i, (name, p) in enumerate(adapters):
