@@ -101,6 +101,7 @@ GATHERS_IN_FP8 = ("steps=6", "micro_steps=2 every=1 rows=4096 nan_at=3")
 FP8_PLACES = ("stage=0", "stage=1", "stage=2", "stage=3", "stage=3 prefetch=0", "stage=2 offload=50", "stage=3 offload=100 update=host")
 # Muon's matrices have other bits than the CPU's: against stage 3 on the same GPUs.
 MUON = ("dtype=bf16", "dtype=fp32 fill=1", "dtype=fp16 nan_at=3", "micro_steps=3 every=1 schedule=1")
+FROZEN_FP8_CASES = ("stage=0", "stage=2", "stage=3", "stage=3 offload=1")
 OTHER_CASES = ("stage=0 dtype=bf16", "stage=1 dtype=fp16", "stage=2", "stage=3 dtype=bf16", "stage=3")
 
 
@@ -150,9 +151,11 @@ def engine(case):
 
 
 def other_cases(case, n, env):
-    """Frozen tensors, unused units, passes without gradients, cancelled steps, tensors that are read and set."""
-    for name in ("frozen_cases", "pass_cases", "tensor_cases"):
-        for settings in OTHER_CASES:
+    """Frozen tensors, also in fp8, unused units, passes without gradients, cancelled steps, tensors that are read and set."""
+    for name, all_settings in {
+        "frozen_cases": OTHER_CASES, "frozen_fp8_cases": FROZEN_FP8_CASES, "pass_cases": OTHER_CASES, "tensor_cases": OTHER_CASES,
+    }.items():  # fmt: skip
+        for settings in all_settings:
             places = ("cpu", case.device)
             want, got = (
                 case.run(f"{case.bin}/tests/mpi/{name}", *settings.split(), f"device={place}", ranks=n, env=env) for place in places

@@ -1,6 +1,7 @@
 /* test_frozen.c - frozen tensors: what they cost by formula, that everything else stays as it is without them, and that
  * training beside them has the same bits at every stage and on any number of ranks. The runs are
- * tests/mpi/frozen_cases, which checks weights against fp64 in plain C; here their text is compared. */
+ * tests/mpi/frozen_cases, which checks weights against fp64 in plain C, and tests/mpi/frozen_fp8_cases; here their text
+ * is compared. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -294,6 +295,31 @@ START_TEST(other_optimizers_train_beside_frozen_tensors_too)
 }
 END_TEST
 
+/* Matrices held in fp8: checks of their own (tests/mpi/frozen_fp8_cases.c), one text. */
+START_TEST(matrices_in_fp8_have_the_same_bits_at_every_stage_and_on_any_number_of_ranks)
+{
+    support_output_t first = {0};
+    for (int n_ranks = 1; n_ranks <= 4; n_ranks++)
+        for (int stage = n_ranks % 2; stage <= 3; stage += 2) {
+            support_output_t output;
+            if (support_leaves_out(n_ranks))
+                continue;
+            const int exit_code = support_mpirun(&output, LIMIT_S, n_ranks, "%s/tests/mpi/frozen_fp8_cases stage=%d",
+                                                 support_build(), stage);
+            ck_assert_msg(exit_code == 0 && support_count(output.out, "\n") == 3, "%d ranks, stage %d: %d\n%s%s",
+                          n_ranks, stage, exit_code, output.out, output.err);
+            if (!first.out) {
+                first = output;
+                continue;
+            }
+            ck_assert_msg(strcmp(output.out, first.out) == 0, "%d ranks, stage %d:\n%s instead of\n%s", n_ranks, stage,
+                          output.out, first.out);
+            support_output_free(&output);
+        }
+    support_output_free(&first);
+}
+END_TEST
+
 static Suite *suite(void)
 {
     Suite *suite = suite_create("frozen tensors");
@@ -305,6 +331,7 @@ static Suite *suite(void)
     tcase_add_test(tests, packed_tensors_are_frozen_together);
     tcase_add_loop_test(
         tests, training_beside_frozen_tensors_has_the_same_bits_at_every_stage_and_on_any_number_of_ranks, 0, 3);
+    tcase_add_test(tests, matrices_in_fp8_have_the_same_bits_at_every_stage_and_on_any_number_of_ranks);
     tcase_add_loop_test(tests, other_optimizers_train_beside_frozen_tensors_too, 0, 8);
     suite_add_tcase(suite, tests);
     return suite;
