@@ -63,6 +63,7 @@ def text(case):
     for share in (0.5, 1):
         inputs = f"model.recompute=full model.offload_activations={share}"
         variants = [f"stage=3 {inputs}", f"delays stage=1 {inputs}", f"{offload_all(1, 'device')} {inputs}"]
+        variants.append(f"delays stage=3 model.recompute=light model.offload_activations={share}")
         case.same_text("100 steps", want["bf16"], variants, train)
         case.same_text("100 steps, 4 micro-steps", want["four"], [f"stage=3 {inputs}"], lambda words: train(words, four))
     case.same_text("100 steps, 3 threads a rank", want["bf16"], [f"{offload(1, 'host')} offload_threads=3"], train)

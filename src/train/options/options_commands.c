@@ -110,8 +110,6 @@ static void leave_open(options_t *options)
     options->train.micro_batch = MICRO_BATCH_AUTO;
     options->zero.stage = STAGE_AUTO;
     options->model.recompute = RECOMPUTE_AUTO;
-    if (options->model.offload_activations > 0.0) /* a share needs blocks that recompute everything */
-        options->model.offload_activations = (double)ZERO_OFFLOAD_AUTO;
 }
 
 void command_prepare(options_t *options)

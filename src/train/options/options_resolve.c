@@ -282,24 +282,6 @@ static zero_status_t check_keep_attention(const model_options_t *model)
                         recompute == RECOMPUTE_NONE ? "none" : "light");
 }
 
-/* Blocks with less recomputation keep more than their input, and need it sooner than it could come back. */
-static zero_status_t check_offload_activations(const model_options_t *model)
-{
-    const int64_t n = options_offloaded_blocks(model);
-    if (model->offload_activations < 0.0 && model->recompute != RECOMPUTE_FULL && model->recompute != RECOMPUTE_AUTO)
-        return report_error(ZERO_ERROR_USAGE,
-                            "[model] offload_activations = auto: blocks whose input is in host memory "
-                            "recompute everything: set recompute = full or auto, or offload_activations = 0");
-    for (int64_t block = 0; block < n; block++)
-        if (options_block_recompute(model, block) != RECOMPUTE_FULL)
-            return report_error(ZERO_ERROR_USAGE,
-                                "[model] offload_activations: %g are the first %" PRId64
-                                " blocks, which all need recompute = full, and block %" PRId64
-                                " has another: set recompute = full, or a smaller share",
-                                model->offload_activations, n, block);
-    return ZERO_OK;
-}
-
 /* Checks that the blocks' products have extents that GPUs can multiply in fp8. */
 static zero_status_t check_fp8(const options_t *o)
 {
@@ -473,7 +455,6 @@ zero_status_t options_resolve(options_t *options, int world_size)
     ZERO_TRY(check_sizes(&resolved));
     ZERO_TRY(check_tile(&resolved));
     ZERO_TRY(check_keep_attention(&resolved.model));
-    ZERO_TRY(check_offload_activations(&resolved.model));
     ZERO_TRY(options_resolve_lora(&resolved));
     ZERO_TRY(check_objective(&resolved));
     ZERO_TRY(check_fp8(&resolved));

@@ -143,7 +143,7 @@ const option_row_t option_rows[] = {
     BOOL(model, keep_attention, "false",
         "Blocks with recompute = full keep what attention gives: less to compute again, more memory."),
     REAL_OR_WORD(model, offload_activations, "0", 0.0, 1.0, "auto", (double)ZERO_OFFLOAD_AUTO,
-        "GPUs: share of the blocks, the first ones, whose input is in host memory; recompute = full."),
+        "GPUs: share of the blocks, the first ones, whose input is in host memory."),
 
     TEXT(data, train, NULL, false, "Files to train on, separated by commas. Required."),
     TEXT(data, val, "", true, "Files to evaluate on, separated by commas; NAME:FILE makes named sets. Empty: none."),
@@ -216,7 +216,7 @@ const option_row_t option_rows[] = {
     REAL_OR_WORD(zero, offload_ratio, "1", 0.0, 1.0, "auto", (double)ZERO_OFFLOAD_AUTO,
         "Fraction of the optimizer state to offload. auto: the fastest."),
     REAL_OR_WORD(zero, offload_params_ratio, "1", 0.0, 1.0, "auto", (double)ZERO_OFFLOAD_AUTO,
-        "Fraction of the parameters that offload = all keeps in host memory. auto: as little as fits."),
+        "Fraction of the parameters that offload = all keeps in host memory. auto: the fastest that fits."),
     CHOICE(zero, gradients, "fp32", GRADIENTS,
         "What summed gradients are rounded to. bf16: 2 bytes instead of 4 where a step reduces once."),
     CHOICE(zero, update, "step", UPDATES,

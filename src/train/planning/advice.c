@@ -70,8 +70,7 @@ static options_t options_of(const fit_t *fit, const variant_t *v)
 {
     options_t o = fit->asked;
     o.zero.stage = STAGE_AUTO;
-    /* Blocks whose inputs are in host memory recompute everything. */
-    o.model.recompute = v->activations || o.model.offload_activations > 0.0 ? RECOMPUTE_FULL : RECOMPUTE_AUTO;
+    o.model.recompute = RECOMPUTE_AUTO;
     o.model.offload_activations = v->activations ? (double)ZERO_OFFLOAD_AUTO : o.model.offload_activations;
     o.model.keep_attention = false; /* solve_variant tries both */
     o.train.micro_batch = MICRO_BATCH_AUTO;

@@ -110,27 +110,44 @@ static zero_status_t find_groups(fit_t *fit, groups_t *groups)
 /* offload_activations = auto is tried in steps of 1 / this. */
 #define ACTIVATION_SHARES 32
 
-/* Sets, of what is asked for to be auto, what is to be in host memory: with each step more, first activations, which
- * cost least, then parameters. Blocks recompute everything once activations are there. Returns whether there is such a
- * step. */
-static bool set_offload(fit_t *fit, const options_t *asked, int step)
+/* What is to be in host memory, of what is asked for to be auto: in steps of 1 / ACTIVATION_SHARES and of 1 /
+ * FIT_PARAMS_RATIOS. */
+typedef struct leaves {
+    int activations, params;
+} leaves_t;
+
+/* Returns the most of each. */
+static leaves_t most_leaves(const fit_t *fit, const options_t *asked)
 {
     const bool params_open =
         asked->zero.offload == OFFLOAD_ALL && asked->zero.offload_params_ratio == (double)ZERO_OFFLOAD_AUTO;
     const bool activations_open =
         asked->model.offload_activations == (double)ZERO_OFFLOAD_AUTO && fit->machine.rates.is_gpu;
-    const int n_shares = activations_open ? ACTIVATION_SHARES : 0, share = step < n_shares ? step : n_shares;
+    return (leaves_t){.activations = activations_open ? ACTIVATION_SHARES : 0,
+                      .params = params_open ? FIT_PARAMS_RATIOS : 0};
+}
+
+static void set_leaves(fit_t *fit, const options_t *asked, leaves_t leaves)
+{
+    const leaves_t most = most_leaves(fit, asked);
     options_t *o = &fit->asked;
-    if (step > n_shares + (params_open ? FIT_PARAMS_RATIOS : 0))
-        return false;
-    if (activations_open)
-        o->model.offload_activations = (double)share / ACTIVATION_SHARES;
-    if (share > 0)
-        o->model.recompute = RECOMPUTE_FULL;
-    if (params_open)
-        o->zero.offload_params_ratio = (double)(step - share) / FIT_PARAMS_RATIOS;
+    if (most.activations > 0)
+        o->model.offload_activations = (double)leaves.activations / ACTIVATION_SHARES;
+    if (most.params > 0)
+        o->zero.offload_params_ratio = (double)leaves.params / FIT_PARAMS_RATIOS;
     fit->options.model.offload_activations = o->model.offload_activations;
     fit->options.zero.offload_params_ratio = o->zero.offload_params_ratio;
+}
+
+/* Adds one step: first of activations, which cost least, then of parameters. Returns whether there is one. */
+static bool leave_more(leaves_t *leaves, leaves_t most)
+{
+    if (leaves->activations < most.activations)
+        leaves->activations++;
+    else if (leaves->params < most.params)
+        leaves->params++;
+    else
+        return false;
     return true;
 }
 
@@ -175,10 +192,14 @@ static zero_status_t find_whether_fits_as_set(fit_t *fit, bool *fits)
 zero_status_t fit_find_whether_any_fits(fit_t *fit, bool *fits)
 {
     const options_t asked = fit->asked;
-    zero_status_t status = ZERO_OK;
+    const leaves_t most = most_leaves(fit, &asked);
+    leaves_t leaves = {0};
+    zero_status_t status;
     *fits = false;
-    for (int step = 0; status == ZERO_OK && !*fits && set_offload(fit, &asked, step); step++)
+    do {
+        set_leaves(fit, &asked, leaves);
         status = find_whether_fits_as_set(fit, fits);
+    } while (status == ZERO_OK && !*fits && leave_more(&leaves, most));
     fit->asked = asked;
     return status;
 }
@@ -305,14 +326,59 @@ static zero_status_t solve(fit_t *fit, groups_t *groups, fit_result_t *result)
     return ZERO_OK;
 }
 
-/* Solves with as little in host memory as fits. */
+/* Returns whether a is found to be faster than b, by more than a tie. */
+static bool is_faster(const fit_result_t *a, const fit_result_t *b)
+{
+    return a->best >= 0 &&
+           (b->best < 0 || a->points[a->best].time.total * (1.0 + FIT_TIE) < b->points[b->best].time.total);
+}
+
+/* Solves anew with this in host memory. */
+static zero_status_t solve_with_leaves(fit_t *fit, const options_t *asked, leaves_t leaves, groups_t *groups,
+                                       fit_result_t *result)
+{
+    set_leaves(fit, asked, leaves);
+    groups->n = result->n_points = 0;
+    return solve(fit, groups, result);
+}
+
+/* Takes more to host memory than must be there, if what then stays on the device makes the step faster. */
+static zero_status_t take_if_faster(fit_t *fit, const options_t *asked, leaves_t leaves, groups_t *groups,
+                                    leaves_t *taken, fit_result_t *result)
+{
+    fit_result_t tried = {.best = -1, .least = -1};
+    zero_status_t status = solve_with_leaves(fit, asked, leaves, groups, &tried);
+    if (status == ZERO_OK && is_faster(&tried, result)) {
+        const fit_result_t slower = *result;
+        *result = tried;
+        tried = slower;
+        *taken = leaves;
+    }
+    free(tried.points);
+    return status;
+}
+
+/* Solves with as little in host memory as fits; then, if blocks may recompute less or a micro-batch be larger, with a
+ * quarter, half, three quarters and all of what could leave as well, where that is faster. */
 static zero_status_t solve_offload(fit_t *fit, groups_t *groups, fit_result_t *result)
 {
     const options_t asked = fit->asked;
-    zero_status_t status = ZERO_OK;
-    for (int step = 0; status == ZERO_OK && result->best < 0 && set_offload(fit, &asked, step); step++) {
-        groups->n = result->n_points = 0;
-        status = solve(fit, groups, result);
+    const leaves_t most = most_leaves(fit, &asked);
+    leaves_t taken = {0};
+    zero_status_t status;
+    do
+        status = solve_with_leaves(fit, &asked, taken, groups, result);
+    while (status == ZERO_OK && result->best < 0 && leave_more(&taken, most));
+    const leaves_t least = taken;
+    const bool may_gain = result->best >= 0 && (asked.model.recompute == RECOMPUTE_AUTO ||
+                                                asked.train.micro_batch == MICRO_BATCH_AUTO);
+    for (int part = 1; status == ZERO_OK && may_gain && least.params < most.params && part <= 4; part++) {
+        const int params = least.params + (most.params - least.params) * part / 4;
+        status = take_if_faster(fit, &asked, (leaves_t){taken.activations, params}, groups, &taken, result);
+    }
+    for (int part = 1; status == ZERO_OK && may_gain && least.activations < most.activations && part <= 4; part++) {
+        const int activations = least.activations + (most.activations - least.activations) * part / 4;
+        status = take_if_faster(fit, &asked, (leaves_t){activations, taken.params}, groups, &taken, result);
     }
     fit->asked = asked;
     return status;
@@ -330,13 +396,6 @@ zero_status_t fit_solve_with(fit_t *fit, bool keep_attention, fit_result_t *resu
     free(result->points);
     *result = (fit_result_t){.best = -1, .least = -1};
     return status;
-}
-
-/* Returns whether a is found to be faster than b, by more than a tie. */
-static bool is_faster(const fit_result_t *a, const fit_result_t *b)
-{
-    return a->best >= 0 &&
-           (b->best < 0 || a->points[a->best].time.total * (1.0 + FIT_TIE) < b->points[b->best].time.total);
 }
 
 /* With recompute = auto, blocks of long sequences may keep what attention gives even if they recompute all else. Of

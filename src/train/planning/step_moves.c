@@ -457,21 +457,27 @@ static double offloaded_state_s(const fit_work_t *work, const fit_variant_t *var
     return others + fetch_s(machine, &s, passes.backward) + store_s(machine, &s, passes.forward);
 }
 
-/* Returns what activations that wait in host memory cost a step. They leave behind forward and come back in backward.
- */
-static double stash_s(const fit_work_t *work, fit_passes_t passes)
+/* Returns how long a micro-step's passes copy activations that wait in host memory: they leave behind forward and come
+ * back in backward. */
+static fit_passes_t stash_copies(const fit_work_t *work)
 {
     const fit_shape_t *s = &work->shape;
     const double n =
         s->on_gpu ? fmax((double)options_offloaded_blocks(&work->options->model) - OPTIONS_STASH_SLOTS, 0.0) : 0.0;
     const double bytes = n * s->R * s->C * s->act_bytes;
-    return s->micro_steps * (excess(copy_s(work->machine, (copies_t){.out = bytes}), passes.forward) +
-                             excess(copy_s(work->machine, (copies_t){.in = bytes}), passes.backward));
+    return (fit_passes_t){.forward = copy_s(work->machine, (copies_t){.out = bytes}),
+                          .backward = copy_s(work->machine, (copies_t){.in = bytes})};
 }
 
+/* State and parameters are copied in the time that activations leave them. */
 double fit_offload_s(const fit_work_t *work, const fit_variant_t *variant, fit_passes_t passes)
 {
-    return offloaded_state_s(work, variant, passes) + stash_s(work, passes);
+    const fit_passes_t stash = stash_copies(work);
+    const fit_passes_t left = {.forward = excess(passes.forward, stash.forward),
+                               .backward = excess(passes.backward, stash.backward)};
+    return offloaded_state_s(work, variant, left) +
+           work->shape.micro_steps *
+               (excess(stash.forward, passes.forward) + excess(stash.backward, passes.backward));
 }
 
 double fit_optimizer_s(const fit_work_t *work, const fit_variant_t *variant)

@@ -58,7 +58,7 @@ static int compare(int with)
 static const struct {
     const char *arch;
     int n_ranks, micro_steps;
-} RUNS[] = {{"gpt2", 1, 1}, {"gpt2", 2, 3}, {"llama", 1, 3}, {"llama", 2, 1}};
+} RUNS[] = {{"gpt2", 1, 1}, {"gpt2", 2, 3}, {"llama", 1, 3}, {"llama --set model.recompute=light", 2, 1}};
 #define N_RUNS ((int)(sizeof RUNS / sizeof RUNS[0]))
 
 START_TEST(no_bit_of_a_run_changes)
@@ -85,12 +85,8 @@ END_TEST
 static const struct {
     const char *arguments, *says;
 } REFUSED[] = {
-    {"--set model.offload_activations=0.5 --set model.recompute=none",
-     "offload_activations: 0.5 are the first 3 blocks"},
-    {"--set model.offload_activations=0.1 --set model.recompute=light", "need recompute = full, and block 0"},
-    {"--set model.offload_activations=1 --set model.recompute=auto", "need recompute = full"},
     {"--set model.offload_activations=1.5", "offload_activations"},
-    {"--set model.offload_activations=auto --set model.recompute=light", "set recompute = full or auto"},
+    {"--set model.offload_activations=half", "offload_activations"},
 };
 #define N_REFUSED ((int)(sizeof REFUSED / sizeof REFUSED[0]))
 
@@ -111,11 +107,22 @@ END_TEST
 #define SEQ_LEN 12
 #define GLOBAL_BATCH 6
 
-static options_t options_with(int arch, double share)
+/* What the 7 layers recompute: all the same, or the last ones less than the first. */
+typedef struct recompute {
+    options_recompute_t first;
+    int64_t n_light, n_none;
+} recompute_t;
+static const recompute_t RECOMPUTES[] = {
+    {RECOMPUTE_FULL, 0, 0}, {RECOMPUTE_FULL, 2, 2}, {RECOMPUTE_LIGHT, 0, 3}, {RECOMPUTE_NONE, 0, 0}};
+#define N_RECOMPUTES ((int)(sizeof RECOMPUTES / sizeof RECOMPUTES[0]))
+
+static options_t options_with(int arch, recompute_t recompute, double share)
 {
     options_t o = trainer_options(N_LAYERS, 24, 3, 61, SEQ_LEN);
     o.model.arch = arch;
-    o.model.recompute = RECOMPUTE_FULL;
+    o.model.recompute = recompute.first;
+    o.model.recompute_light = recompute.n_light;
+    o.model.recompute_none = recompute.n_none;
     o.model.offload_activations = share;
     o.train.micro_batch = 2;
     o.train.global_batch = GLOBAL_BATCH;
@@ -178,15 +185,16 @@ static void train(options_t *o, bool has_slots, char *text, size_t n_bytes, uint
 /* Of 7 layers 4 or all; in each of 3 micro-steps those beyond 3 slots leave and come back. */
 START_TEST(inputs_that_take_turns_change_no_bit)
 {
-    const int arch = _i == 0 ? ARCH_GPT2 : ARCH_LLAMA;
+    const int arch = _i % 2 == 0 ? ARCH_GPT2 : ARCH_LLAMA;
+    const recompute_t recompute = RECOMPUTES[_i / 2];
     const double shares[] = {0.0, 0.5, 1.0};
     const uint64_t rounded = (2 * SEQ_LEN * 24 * sizeof(float) + 255) / 256 * 256, n_away[] = {0, 1, 4};
     char want[400], got[400];
     uint64_t copied;
-    options_t o = options_with(arch, 0.0);
+    options_t o = options_with(arch, recompute, 0.0);
     train(&o, false, want, sizeof want, &copied);
     for (int k = 0; k < 3; k++) {
-        o = options_with(arch, shares[k]);
+        o = options_with(arch, recompute, shares[k]);
         train(&o, true, got, sizeof got, &copied);
         ck_assert_msg(strcmp(got, want) == 0, "%g:\n%sinstead of\n%s", shares[k], got, want);
         ck_assert_uint_eq(copied, n_away[k] * rounded * 3 * N_STEPS);
@@ -197,7 +205,7 @@ END_TEST
 /* --plan: the stash's bytes leave and come back once in each of 3 micro-steps, beside what else is copied. */
 START_TEST(a_plan_counts_what_passes_pcie)
 {
-    options_t o = options_with(ARCH_GPT2, 1.0);
+    options_t o = options_with(ARCH_GPT2, RECOMPUTES[0], 1.0);
     plan_report_t report = {.options = &o, .ranks = {.n = 1}, .stash_bytes = 4096, .traffic.to_gpu = {[3] = 10000}};
     plan_add_stash(&report);
     ck_assert(report.traffic.to_gpu[3] == 3 * 4096 + 10000 && report.traffic.to_host[3] == 3 * 4096);
@@ -212,7 +220,7 @@ static Suite *suite(void)
     tcase_add_unchecked_fixture(tcase, set_up, NULL);
     tcase_add_loop_test(tcase, no_bit_of_a_run_changes, 0, N_RUNS);
     tcase_add_loop_test(tcase, what_cannot_be_is_refused_by_name, 0, N_REFUSED);
-    tcase_add_loop_test(tcase, inputs_that_take_turns_change_no_bit, 0, 2);
+    tcase_add_loop_test(tcase, inputs_that_take_turns_change_no_bit, 0, 2 * N_RECOMPUTES);
     tcase_add_test(tcase, a_plan_counts_what_passes_pcie);
     suite_add_tcase(s, tcase);
     return s;
