@@ -115,7 +115,7 @@ int main(int argc, char **argv)
     OK(zero_device_create((zero_device_type_t)s.device, comm, &device));
     config.stage = s.stage;
     config.dtype = ZERO_BF16;
-    config.offload = (float)s.offload;
+    config.offload = s.offload != 0;
     config.offload_params = (float)s.offload;
     for (int e = 0; e < 2; e++)
         OK(zero_engine_create(comm, device, models[e], &config, &engines[e]));

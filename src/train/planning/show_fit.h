@@ -5,6 +5,7 @@
 #include <jansson.h>
 #include <stdio.h>
 
+#include "train/planning/largest.h"
 #include "train/planning/solve.h"
 
 typedef struct fit_report {

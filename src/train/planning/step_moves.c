@@ -476,8 +476,7 @@ double fit_offload_s(const fit_work_t *work, const fit_variant_t *variant, fit_p
     const fit_passes_t left = {.forward = excess(passes.forward, stash.forward),
                                .backward = excess(passes.backward, stash.backward)};
     return offloaded_state_s(work, variant, left) +
-           work->shape.micro_steps *
-               (excess(stash.forward, passes.forward) + excess(stash.backward, passes.backward));
+           work->shape.micro_steps * (excess(stash.forward, passes.forward) + excess(stash.backward, passes.backward));
 }
 
 double fit_optimizer_s(const fit_work_t *work, const fit_variant_t *variant)

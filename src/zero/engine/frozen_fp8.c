@@ -108,8 +108,8 @@ zero_status_t zero_frozen_fp8_take(zero_frozen_fp8_t *frozen, const zero_run_buf
         frozen->is_on_host = is_on_host;
         frozen->largest = 0;
     }
-    ZERO_TRY(device->kernels->split_master(buffers->param, buffers->master_lo, ZERO_BF16, buffers->weights, n_elems,
-                                           NULL));
+    ZERO_TRY(
+        device->kernels->split_master(buffers->param, buffers->master_lo, ZERO_BF16, buffers->weights, n_elems, NULL));
     ZERO_TRY(describe(frozen, buffers, n_elems, NULL, &parts));
     ZERO_TRY(device->kernels->fp8_absmax(&parts, &on_device->largest, NULL));
     ZERO_TRY(zero_device_copy(device, &largest, &on_device->largest, sizeof largest, NULL));
@@ -169,7 +169,8 @@ static zero_status_t put(const zero_frozen_fp8_t *frozen, const zero_run_buffers
 {
     const zero_context_t *context = frozen->context;
     zero_device_t *device = context->device;
-    zero_fp8_scales_t *scales = (zero_fp8_scales_t *)zero_context_private(context, context->plan.frozen_scales) + matrix;
+    zero_fp8_scales_t *scales =
+        (zero_fp8_scales_t *)zero_context_private(context, context->plan.frozen_scales) + matrix;
     ZERO_TRY(zero_device_copy(device, scales, &frozen->scales[matrix], sizeof *scales, NULL));
     for (size_t at = 0; at < frozen->n_values; at += buffers->capacity) {
         const size_t left = frozen->n_values - at, n = left < buffers->capacity ? left : buffers->capacity;

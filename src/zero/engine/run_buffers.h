@@ -4,7 +4,8 @@
 
 #include <stddef.h>
 
-/* The most elements of a run. A GPU needs some microseconds to start each copy and kernel: a million elements hide them.
+/* The most elements of a run. A GPU needs some microseconds to start each copy and kernel: a million elements hide
+ * them.
  */
 #define ZERO_MAX_RUN_ELEMS ((size_t)1 << 20)
 #define ZERO_RUN_PARTS_BYTES ((size_t)64)

@@ -18,7 +18,8 @@ static size_t device_bytes(const zero_run_buffers_t *buffers)
 static zero_status_t buffers_create(zero_device_t *device, uint64_t longest, zero_run_buffers_t *buffers)
 {
     void *on_device = NULL;
-    buffers->capacity = longest < ZERO_MAX_RUN_ELEMS ? (longest + ALIGNED_ELEMS - 1) / ALIGNED_ELEMS * ALIGNED_ELEMS : ZERO_MAX_RUN_ELEMS;
+    buffers->capacity = longest < ZERO_MAX_RUN_ELEMS ? (longest + ALIGNED_ELEMS - 1) / ALIGNED_ELEMS * ALIGNED_ELEMS
+                                                     : ZERO_MAX_RUN_ELEMS;
     buffers->host = malloc(5 * buffers->capacity * sizeof(float) + 1);
     if (!buffers->host)
         return zero_fail(ZERO_ERROR_MEMORY, "no memory to pass weights in runs of %zu", buffers->capacity);

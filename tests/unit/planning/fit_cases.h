@@ -7,6 +7,7 @@
 
 #include "tests/support/support.h"
 #include "train/options/options_table.h"
+#include "train/planning/largest.h"
 #include "train/planning/solve.h"
 
 /* A search is to take less than a second; sanitizers make it several times as slow. */

@@ -320,7 +320,8 @@ START_TEST(a_host_that_has_less_than_the_gpu_is_enough_for_14b)
 END_TEST
 
 /* Returns the least time of a choice that fits if these shares leave; INFINITY: none does. */
-static double fastest_with(const options_t *asked, const config_t *c, uint64_t budget, double activations, double params)
+static double fastest_with(const options_t *asked, const config_t *c, uint64_t budget, double activations,
+                           double params)
 {
     options_t o = *asked;
     fit_result_t result;
@@ -472,8 +473,8 @@ START_TEST(the_inputs_that_must_leave_are_found)
     for (int round = 0; round < 100; round++) {
         const double leave = support_uniform(&random), slack = 0.1 * support_uniform(&random) - 0.02;
         const uint64_t budget = most.bytes - (uint64_t)(leave * (double)(most.bytes - least.bytes));
-        fit_t *fit = open_fit(&o, &c, budget,
-                              (uint64_t)((leave + slack) * sharers * (double)least.memory.pinned_bytes));
+        fit_t *fit =
+            open_fit(&o, &c, budget, (uint64_t)((leave + slack) * sharers * (double)least.memory.pinned_bytes));
         fit_result_t result = {0};
         ck_assert_int_eq(fit_solve(fit, &result), ZERO_OK);
         const bool fits = fits_with_some_inputs(&o, fit);

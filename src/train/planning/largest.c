@@ -1,0 +1,79 @@
+/* largest.c - see largest.h. More of each takes more memory, so bisection finds the most. */
+#include "train/planning/largest.h"
+
+#include "train/report/report.h"
+
+typedef enum size { SIZE_MICRO_BATCH, SIZE_SEQ_LEN, SIZE_LAYERS } size_kind_t;
+
+/* Returns whether sizes can be counted (options_resolve.c). */
+static bool is_countable(const options_t *o)
+{
+    return (double)o->train.micro_batch * (double)o->model.seq_len < 0x1p31 &&
+           options_most_bytes(&o->model, o->train.micro_batch) < 0x1p60;
+}
+
+static void set_size(size_kind_t kind, int64_t value, int n_ranks, options_t *o)
+{
+    int64_t micro_steps = options_micro_steps(&o->train, n_ranks);
+    if (kind == SIZE_MICRO_BATCH)
+        o->train.micro_batch = value;
+    else if (kind == SIZE_SEQ_LEN)
+        o->model.seq_len = value;
+    else
+        o->model.layers = value;
+    o->train.global_batch = o->train.micro_batch * options_n_groups(&o->train, n_ranks) * micro_steps;
+}
+
+static zero_status_t find_whether_fits(const fit_t *fit, const fit_choice_t *choice, size_kind_t kind, int64_t value,
+                                       bool *fits)
+{
+    fit_t *other;
+    fit_point_t point;
+    options_t o = fit->asked;
+    fit_apply(choice, &o);
+    set_size(kind, value, fit->machine.n_ranks, &o);
+    *fits = false;
+    if (!is_countable(&o))
+        return ZERO_OK;
+    fit_choice_t changed = fit_choice_of(&o);
+    ZERO_TRY(fit_create(&o, &fit->machine, fit->budget, &other));
+    zero_status_t status = fit_evaluate(other, &changed, &point);
+    fit_destroy(other);
+    *fits = status == ZERO_OK && point.fits;
+    return status;
+}
+
+/* Finds the largest multiple of `unit` that fits: by doubling, then by bisection. */
+static zero_status_t find(const fit_t *fit, const fit_choice_t *choice, size_kind_t kind, int64_t unit, int64_t most,
+                          int64_t *largest)
+{
+    int64_t below = 0, above = 1; /* in units: fits, does not */
+    bool fits = true;
+    for (; fits && above * unit <= most; above = fits ? 2 * above : above) {
+        ZERO_TRY(find_whether_fits(fit, choice, kind, above * unit, &fits));
+        below = fits ? above : below;
+    }
+    above = above * unit > most ? most / unit + 1 : above;
+    while (above - below > 1) {
+        int64_t middle = below + (above - below) / 2;
+        ZERO_TRY(find_whether_fits(fit, choice, kind, middle * unit, &fits));
+        if (fits)
+            below = middle;
+        else
+            above = middle;
+    }
+    *largest = below * unit;
+    return ZERO_OK;
+}
+
+zero_status_t fit_find_largest(const fit_t *fit, const fit_choice_t *choice, fit_largest_t *largest)
+{
+    int64_t seq_len = fit->asked.model.seq_len;
+    fit_largest_t found = {0};
+    ZERO_TRY(find(fit, choice, SIZE_MICRO_BATCH, 1, 1 << 20, &found.micro_batch));
+    ZERO_TRY(find(fit, choice, SIZE_SEQ_LEN, FIT_SEQ_LEN_MULTIPLE, 1 << 30, &found.seq_len));
+    ZERO_TRY(find(fit, choice, SIZE_LAYERS, 1, 10000, &found.layers));
+    found.seq_len = found.seq_len < seq_len ? seq_len : found.seq_len; /* what is set fits, multiple or not */
+    *largest = found;
+    return ZERO_OK;
+}
