@@ -15,6 +15,8 @@
 
 /* Maps memory that is zero and not yet touched. */
 zero_status_t zero_host_map(size_t n_bytes, void **data);
+/* Gives a part of it pages near the calling thread. Its numbers stay as they are. */
+void zero_host_touch(void *data, size_t n_bytes);
 void zero_host_unmap(void *data, size_t n_bytes);
 
 /* ---- device ---- */

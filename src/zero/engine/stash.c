@@ -99,7 +99,7 @@ static zero_status_t check_planned(const zero_stash_t *stash)
         (double)stash->host_bytes / mib, (double)left / mib, (double)context->config.user_pinned_bytes / mib);
 }
 
-/* Writes this thread's part first, so that its pages are near it and the device. */
+/* Touches this thread's part first, so that its pages are near it and the device. */
 static void touch_part(void *args, int item, int part, int n_parts)
 {
     const zero_stash_t *stash = args;
@@ -107,7 +107,7 @@ static void touch_part(void *args, int item, int part, int n_parts)
     const uint64_t from = n_pieces * (uint64_t)part / (uint64_t)n_parts * ALIGNMENT;
     const uint64_t to = n_pieces * ((uint64_t)part + 1) / (uint64_t)n_parts * ALIGNMENT;
     (void)item;
-    memset(stash->host + from, 0, to - from);
+    zero_host_touch(stash->host + from, to - from);
 }
 
 static zero_status_t allocate_host_memory(zero_stash_t *stash, const cpu_set_t *cores)

@@ -119,32 +119,33 @@ static zero_status_t create_units(zero_offload_t *offload)
     return ZERO_OK;
 }
 
-/* Clears one of n_parts parts of n_elems elements that begin at `data`; NULL: of none. */
-static void clear_part(void *data, uint64_t n_elems, size_t element_bytes, int part, int n_parts)
+/* Touches one of n_parts parts of n_elems elements that begin at `data`; NULL: of none. */
+static void touch_elems(void *data, uint64_t n_elems, size_t element_bytes, int part, int n_parts)
 {
     const uint64_t from = zero_offload_part_begin(0, n_elems, part, n_parts);
     if (data)
-        memset((unsigned char *)data + from * element_bytes, 0,
-               (zero_offload_part_begin(0, n_elems, part + 1, n_parts) - from) * element_bytes);
+        zero_host_touch((unsigned char *)data + from * element_bytes,
+                        (zero_offload_part_begin(0, n_elems, part + 1, n_parts) - from) * element_bytes);
 }
 
-static void clear_params(const zero_offload_t *offload, zero_unit_t unit, int part, int n_parts)
+static void touch_params(const zero_offload_t *offload, zero_unit_t unit, int part, int n_parts)
 {
     const zero_context_t *context = offload->context;
     const zero_unit_layout_t *layout = &context->layout.units[unit];
     const size_t size = zero_dtype_size(context->config.dtype);
-    clear_part(zero_offload_param(offload, layout->shard_offset), layout->shard_elems, size, part, n_parts);
+    touch_elems(zero_offload_param(offload, layout->shard_offset), layout->shard_elems, size, part, n_parts);
     if (zero_plan_offloads_params(&context->plan, unit))
-        clear_part(zero_offload_frozen(offload, unit), layout->frozen_shard_elems, size, part, n_parts);
+        touch_elems(zero_offload_frozen(offload, unit), layout->frozen_shard_elems, size, part, n_parts);
 }
 
-/* Writes, in each thread, what that thread will update: its pages are then near it, and all of them near the device. */
+/* Touches, in each thread, what that thread will update: its pages are then near it, and all of them near the device.
+ */
 static void touch_part(void *args, int item, int part, int n_parts)
 {
     const zero_offload_t *offload = args;
     const zero_arena_plan_t *plan = &offload->context->plan;
     zero_unit_t unit = zero_plan_first_on_host(plan) + item;
-    clear_params(offload, unit, part, n_parts);
+    touch_params(offload, unit, part, n_parts);
     if (!zero_plan_is_offloaded(plan, unit))
         return;
     const zero_offloaded_unit_t *offloaded = &offload->units[unit];
@@ -152,13 +153,13 @@ static void touch_part(void *args, int item, int part, int n_parts)
     uint64_t n = zero_offload_part_begin(offloaded->begin, offloaded->end, part + 1, n_parts) - from;
     zero_host_address_t address = zero_offload_address(offload, plan->state_elems + from);
     zero_dtype_t dtype = offload->context->config.dtype;
-    memset(address.m, 0, zero_array_bytes(plan->array_format, n));
+    zero_host_touch(address.m, zero_array_bytes(plan->array_format, n));
     if (address.v)
-        memset(address.v, 0, zero_array_bytes(plan->array_format, n));
+        zero_host_touch(address.v, zero_array_bytes(plan->array_format, n));
     if (address.master_lo)
-        memset(address.master_lo, 0, n * zero_master_lo_size(dtype));
+        zero_host_touch(address.master_lo, n * zero_master_lo_size(dtype));
     if (unit >= plan->host.first_sent)
-        memset(zero_offload_host_grads(offload, from), 0, n * zero_dtype_size(plan->reduced_dtype));
+        zero_host_touch(zero_offload_host_grads(offload, from), n * zero_dtype_size(plan->reduced_dtype));
 }
 
 static bool updates_on_host(const zero_context_t *context)

@@ -6,6 +6,8 @@
 #include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
 
 #include "base/memory.h"
 #include "tests/support/async/async_device.h"
@@ -321,6 +323,28 @@ START_TEST(mapped_memory_starts_at_a_huge_page_and_is_zero)
 }
 END_TEST
 
+/* A part that begins and ends within pages: all of its pages are there, and none but theirs. */
+START_TEST(touched_memory_has_its_pages_and_keeps_its_numbers)
+{
+    enum { PAGE = 4096, N_PAGES = 3000, FIRST = 700, LAST = 2299 }; /* of huge pages, too */
+    unsigned char resident[N_PAGES];
+    void *data;
+    ck_assert_int_eq(sysconf(_SC_PAGESIZE), PAGE);
+    ck_assert_int_eq(zero_host_map((size_t)N_PAGES * PAGE, &data), ZERO_OK);
+    (void)madvise(data, (size_t)N_PAGES * PAGE, MADV_NOHUGEPAGE);
+    unsigned char *part = (unsigned char *)data + (size_t)FIRST * PAGE + 77,
+                  *end = (unsigned char *)data + (size_t)LAST * PAGE + 5;
+    *part = 3;
+    zero_host_touch(part, (size_t)(end - part));
+    zero_host_touch(end, 0);
+    ck_assert_int_eq(*part, 3);
+    ck_assert_int_eq(mincore(data, (size_t)N_PAGES * PAGE, resident), 0);
+    for (int page = 0; page < N_PAGES; page++)
+        ck_assert_msg((resident[page] & 1) == (page >= FIRST && page <= LAST), "page %d: %d", page, resident[page] & 1);
+    zero_host_unmap(data, (size_t)N_PAGES * PAGE);
+}
+END_TEST
+
 static Suite *suite(void)
 {
     Suite *s = suite_create("host");
@@ -337,6 +361,7 @@ static Suite *suite(void)
     tcase_add_test(memory, offload_that_the_host_has_no_room_for_is_refused_with_the_numbers);
     tcase_add_test(memory, the_host_updates_only_where_it_has_room_for_the_parameters);
     tcase_add_test(memory, mapped_memory_starts_at_a_huge_page_and_is_zero);
+    tcase_add_test(memory, touched_memory_has_its_pages_and_keeps_its_numbers);
     suite_add_tcase(s, cores);
     suite_add_tcase(s, pool);
     suite_add_tcase(s, memory);
