@@ -255,7 +255,8 @@ static double receive_s(const fit_machine_t *machine, double n_bytes)
 }
 
 /* Returns what exchanges of a sequence that ranks share take in one pass over a block: q, k and v one way, what
- * attention gives the other. Compute waits for them. Rows are packed before and unpacked behind. */
+ * attention gives the other. Compute waits for them, and each time for every other rank. Rows are packed before and
+ * unpacked behind. */
 static double exchange_s(const fit_work_t *work)
 {
     const fit_shape_t *s = &work->shape;
@@ -264,7 +265,7 @@ static double exchange_s(const fit_work_t *work)
     if (s->K <= 1.0)
         return 0.0;
     return n_bytes * (s->K - 1.0) / s->K / rates->link + 4.0 * n_bytes / rates->pass +
-           2.0 * (rates->wait_s + 4.0 * s->K * rates->kernel_s);
+           2.0 * ((s->K - 1.0) * rates->wait_s + 4.0 * s->K * rates->kernel_s);
 }
 
 /* Returns what all exchanges of a step take. */

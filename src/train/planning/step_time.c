@@ -146,13 +146,26 @@ static double attention_flops(const fit_shape_t *s, const fit_rates_t *rates) /*
     return 4.0 * s->R * s->keys * s->A * (1.0 + rates->tile / s->T);
 }
 
+/* From 131,072 to 262,144 keys a row, attention on a GPU becomes so much slower: by two steps that were measured, of
+ * 524,288 and 2M tokens. */
+#define LONG_KEYS 0x1p17
+#define LONG_SLOWER 0.17
+
+/* Returns the seconds of attention in all blocks, for `times` forward's operations. */
+static double attention_s(const fit_shape_t *s, const fit_rates_t *rates, const double rate[2], double times)
+{
+    const double doublings = s->on_gpu ? fmin(fmax(log2(s->keys / LONG_KEYS), 0.0), 1.0) : 0.0;
+    return s->L * times * attention_flops(s, rates) / attention_rate(rate, s->head_dim) *
+           (1.0 + LONG_SLOWER * doublings);
+}
+
 /* Blocks' forward in one micro-step. */
 static fit_compute_t forward(const options_t *o, const fit_rates_t *rates, const fit_shape_t *s)
 {
     double kernels = s->L * (s->is_llama ? 9.0 : 8.0) + s->L * (s->fp8 ? 12.0 : 0.0);
     return (fit_compute_t){
         .products = s->L * products_s(rates, product_rate(rates, o, s->fp8), s, FIT_N_PRODUCTS),
-        .attention = s->L * attention_flops(s, rates) / attention_rate(rates->attention_forward, s->head_dim),
+        .attention = attention_s(s, rates, rates->attention_forward, 1.0),
         .passes = s->L * (s->R * forward_elems(s) * s->act_bytes / rates->pass +
                           casts_forward(s, rates, o->zero.gather == GATHER_FP8, false)) +
                   kernels * rates->kernel_s,
@@ -167,7 +180,7 @@ static void add_recomputation(const options_t *o, const fit_rates_t *rates, cons
         return;
     backward->products += s->L * products_s(rates, product_rate(rates, o, s->fp8), s, FIT_N_PRODUCTS - 1);
     if (!o->model.keep_attention)
-        backward->attention += s->L * attention_flops(s, rates) / attention_rate(rates->attention_forward, s->head_dim);
+        backward->attention += attention_s(s, rates, rates->attention_forward, 1.0);
     backward->passes += s->L * (s->R * (forward_elems(s) - 2.0 * s->C) * s->act_bytes / rates->pass +
                                 casts_forward(s, rates, o->zero.gather == GATHER_FP8, true) + 7.0 * rates->kernel_s);
 }
@@ -193,8 +206,7 @@ static fit_compute_t backward(const options_t *o, const fit_rates_t *rates, cons
     double kernels = s->L * (16.0 + (s->fp8 ? 12.0 : 0.0));
     fit_compute_t c = {
         .products = s->L * gradients_s(rates, product_rate(rates, o, s->fp8), s),
-        .attention = s->L * BACKWARD_ATTENTION * attention_flops(s, rates) /
-                     attention_rate(rates->attention_backward, s->head_dim),
+        .attention = attention_s(s, rates, rates->attention_backward, BACKWARD_ATTENTION),
         .passes = s->L * (s->R * backward_elems(s) * s->act_bytes / rates->pass +
                           casts_backward(s, rates, o->zero.gather == GATHER_FP8)) +
                   kernels * rates->kernel_s,

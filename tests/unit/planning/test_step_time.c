@@ -11,7 +11,16 @@
 #define TOLERANCE 0.08
 #define PLENTY 1e12 /* bytes of activations: offloaded state finds room */
 
-typedef enum work { GPT2_124M, GPT2_1558M, LLAMA_8B, LLAMA_8_LAYERS, LLAMA_1B, LLAMA_3B, LLAMA_70B } work_t;
+typedef enum work {
+    GPT2_124M,
+    GPT2_1558M,
+    LLAMA_8B,
+    LLAMA_2_LAYERS,
+    LLAMA_8_LAYERS,
+    LLAMA_1B,
+    LLAMA_3B,
+    LLAMA_70B
+} work_t;
 
 static options_t options_of(work_t work, int64_t micro_batch, int n_ranks)
 {
@@ -22,6 +31,7 @@ static options_t options_of(work_t work, int64_t micro_batch, int n_ranks)
         [GPT2_124M] = {ARCH_GPT2, 12, 768, 12, 12, 3072, 50304, 1024},
         [GPT2_1558M] = {ARCH_GPT2, 48, 1600, 25, 25, 6400, 50304, 1024},
         [LLAMA_8B] = {ARCH_LLAMA, 32, 4096, 32, 8, 14336, 128256, 4096},
+        [LLAMA_2_LAYERS] = {ARCH_LLAMA, 2, 4096, 32, 8, 14336, 128256, 4096},
         [LLAMA_8_LAYERS] = {ARCH_LLAMA, 8, 4096, 32, 8, 14336, 128256, 4096},
         [LLAMA_1B] = {ARCH_LLAMA, 16, 2048, 32, 8, 8192, 128256, 4096},
         [LLAMA_3B] = {ARCH_LLAMA, 28, 3072, 24, 8, 8192, 128256, 8192},
@@ -65,7 +75,7 @@ typedef struct measured {
     int64_t seq_len;     /* 0: the work's */
     bool muon;
     double activations; /* bytes, where offloaded state finds less room than it needs; 0: it finds enough */
-    int64_t light, keep;
+    int64_t light, none, keep;
     bool in_8_bits;         /* AdamW's moments */
     int64_t sequence_ranks; /* 0: one; recompute = full then keeps attention */
     bool in_backward;       /* updates */
@@ -156,6 +166,28 @@ static const measured_t measured[] = {
      .in_8_bits = true, .in_backward = true},
     {18821.0, LLAMA_8B, 1, 2, .stage = 3, .seq_len = 131072, .recompute = RECOMPUTE_FULL, .sequence_ranks = 2,
      .in_8_bits = true, .in_backward = true, .fp8 = FP8_LINEAR},
+    /* The same over four GPUs; of the last row, the first step. */
+    {4278.7, LLAMA_8B, 1, 4, .stage = 3, .seq_len = 32768, .recompute = RECOMPUTE_LIGHT, .sequence_ranks = 1,
+     .in_8_bits = true, .in_backward = true},
+    {1157.9, LLAMA_8B, 1, 4, .stage = 3, .seq_len = 32768, .sequence_ranks = 4, .in_8_bits = true, .in_backward = true},
+    {9617.2, LLAMA_8B, 1, 4, .stage = 3, .seq_len = 131072, .recompute = RECOMPUTE_LIGHT, .sequence_ranks = 4,
+     .in_8_bits = true, .in_backward = true},
+    {8777.6, LLAMA_8B, 1, 4, .stage = 3, .seq_len = 131072, .recompute = RECOMPUTE_LIGHT, .sequence_ranks = 4,
+     .in_8_bits = true, .in_backward = true, .fp8 = FP8_LINEAR},
+    {34031.5, LLAMA_8B, 1, 4, .stage = 3, .seq_len = 262144, .recompute = RECOMPUTE_FULL, .light = 14,
+     .sequence_ranks = 4, .in_8_bits = true, .in_backward = true},
+    {45083.9, LLAMA_2_LAYERS, 1, 1, .stage = 3, .seq_len = 524288, .recompute = RECOMPUTE_FULL, .in_8_bits = true,
+     .in_backward = true},
+    {134649.6, LLAMA_2_LAYERS, 1, 4, .stage = 3, .seq_len = 2097152, .recompute = RECOMPUTE_FULL, .sequence_ranks = 4,
+     .in_8_bits = true, .in_backward = true},
+    {141.8, LLAMA_1B, 1, 1, .stage = 3, .seq_len = 8192},
+    {83.5, LLAMA_1B, 1, 2, .stage = 3, .seq_len = 8192, .sequence_ranks = 2},
+    {52.9, LLAMA_1B, 1, 4, .stage = 3, .seq_len = 8192, .sequence_ranks = 4},
+    {117.4, LLAMA_1B, 4, 1, .stage = 3, .seq_len = 2048},
+    {35.5, LLAMA_1B, 1, 4, .stage = 3, .seq_len = 2048},
+    /* 70B with updates in backward, on four GPUs. */
+    {13765, LLAMA_70B, 4, 4, .stage = 3, .recompute = RECOMPUTE_FULL, .light = 21, .none = 1, .offload = 1.0,
+     .in_8_bits = true, .in_backward = true},
     /* Adapters, on two H200s that differ. */
     {503.3, LLAMA_8B, 2, 1, .stage = 3, .lora_rank = 16},
     {365.5, LLAMA_8B, 2, 1, .stage = 3, .lora_rank = 16, .fp8 = FP8_LINEAR},
@@ -170,6 +202,7 @@ static fit_time_t predict(const measured_t *m, const char *gpu)
     o.zero.stage = m->stage;
     o.model.recompute = m->recompute;
     o.model.recompute_light = m->light;
+    o.model.recompute_none = m->none;
     o.zero.keep = m->keep;
     o.train.fp8 = m->fp8;
     o.zero.gather = m->gather;
