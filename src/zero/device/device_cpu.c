@@ -48,7 +48,8 @@ void zero_host_touch(void *data, size_t n_bytes)
 #endif
     for (uintptr_t at = begin; at < (uintptr_t)data + n_bytes; at += page) {
         volatile unsigned char *byte = at < (uintptr_t)data ? data : (void *)at;
-        *byte = *byte;
+        const unsigned char value = *byte;
+        *byte = value;
     }
 }
 
