@@ -82,19 +82,6 @@ static zero_status_t take_bool(hf_config_t *config, const hf_key_t *key, const o
     return ZERO_OK;
 }
 
-/* Returns whether null is what 0 is of the setting, even where a missing key is another number. */
-static bool null_is_0(const hf_key_t *key)
-{
-    return strcmp(key->key, "kv_heads") == 0 || strcmp(key->key, "head_dim") == 0;
-}
-
-/* Returns whether 0 derives the setting: checkpoints of models from nowhere had it so, and a model that multiplies its
- * scores by 0 or divides them by 0 is none. */
-static bool zero_derives(const hf_key_t *key)
-{
-    return strcmp(key->key, "attention_multiplier") == 0 || strcmp(key->key, "query_scalar") == 0;
-}
-
 static zero_status_t take_key(hf_config_t *config, const hf_key_t *key)
 {
     const option_row_t *row = option_row_find_recorded("model", key->key);
@@ -103,9 +90,9 @@ static zero_status_t take_key(hf_config_t *config, const hf_key_t *key)
         return take_bool(config, key, row, value);
     bool is_silent = !value || json_is_null(value), is_integer = row->type == OPTION_INTEGER;
     double otherwise = is_silent && key->otherwise ? key->otherwise(&config->options->model) : 0.0;
-    if (is_silent && key->otherwise && (otherwise == 0.0 || (value && null_is_0(key))))
+    if (is_silent && key->otherwise && (otherwise == 0.0 || (value && key->unset & HF_NULL_IS_0)))
         return ZERO_OK;
-    if (json_is_number(value) && json_number_value(value) == 0.0 && zero_derives(key))
+    if (json_is_number(value) && json_number_value(value) == 0.0 && key->unset & HF_0_IS_UNSET)
         return ZERO_OK;
     bool is_good = is_silent ? key->otherwise != NULL : is_integer ? json_is_integer(value) : json_is_number(value);
     if (!is_good)

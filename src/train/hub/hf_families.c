@@ -106,70 +106,72 @@ static double default_original(const model_options_t *filled)
 
 static const hf_key_t NO_KEYS[] = {{0}};
 static const hf_key_t GPT2_KEYS[] = {
-    {"layers", "n_layer", NULL},
-    {"dim", "n_embd", NULL},
-    {"heads", "n_head", NULL},
-    {"ffn_dim", "n_inner", four_dims},
-    {"vocab_size", "vocab_size", NULL},
-    {"positions", "n_positions", NULL},
-    {"norm_eps", "layer_norm_epsilon", gpt2_eps},
+    {"layers", "n_layer", NULL, 0},
+    {"dim", "n_embd", NULL, 0},
+    {"heads", "n_head", NULL, 0},
+    {"ffn_dim", "n_inner", four_dims, 0},
+    {"vocab_size", "vocab_size", NULL, 0},
+    {"positions", "n_positions", NULL, 0},
+    {"norm_eps", "layer_norm_epsilon", gpt2_eps, 0},
     {0},
 };
 
 /* The Llama family has no table of positions: the length of sequences is the user's choice. */
 #define LLAMA_ROWS(ffn_dim)                                                                                            \
-    {"layers", "num_hidden_layers", NULL}, {"dim", "hidden_size", NULL}, {"heads", "num_attention_heads", NULL},       \
-        {"kv_heads", "num_key_value_heads", default_kv_heads}, {"head_dim", "head_dim", default_head_dim},             \
-        {"ffn_dim", ffn_dim, NULL}, {"vocab_size", "vocab_size", NULL}, {"norm_eps", "rms_norm_eps", default_eps},     \
-        {"tied", "tie_word_embeddings", default_tied}, {"rope_theta", "rope_theta", default_theta},                    \
-        {"rope_factor", HF_SCALING "factor", one}, {"rope_low_freq", HF_SCALING "low_freq_factor", one},               \
-        {"rope_high_freq", HF_SCALING "high_freq_factor", default_high_freq},                                          \
-        {"rope_original", HF_SCALING "original_max_position_embeddings", default_original},                            \
+    {"layers", "num_hidden_layers", NULL, 0}, {"dim", "hidden_size", NULL, 0},                                         \
+        {"heads", "num_attention_heads", NULL, 0},                                                                     \
+        {"kv_heads", "num_key_value_heads", default_kv_heads, HF_NULL_IS_0},                                           \
+        {"head_dim", "head_dim", default_head_dim, HF_NULL_IS_0}, {"ffn_dim", ffn_dim, NULL, 0},                       \
+        {"vocab_size", "vocab_size", NULL, 0}, {"norm_eps", "rms_norm_eps", default_eps, 0},                           \
+        {"tied", "tie_word_embeddings", default_tied, 0}, {"rope_theta", "rope_theta", default_theta, 0},              \
+        {"rope_factor", HF_SCALING "factor", one, 0}, {"rope_low_freq", HF_SCALING "low_freq_factor", one, 0},         \
+        {"rope_high_freq", HF_SCALING "high_freq_factor", default_high_freq, 0},                                       \
+        {"rope_original", HF_SCALING "original_max_position_embeddings", default_original, 0},                         \
     {                                                                                                                  \
         0                                                                                                              \
     }
 static const hf_key_t LLAMA_KEYS[] = {LLAMA_ROWS("intermediate_size")};
 static const hf_key_t GRANITE4_KEYS[] = {LLAMA_ROWS("shared_intermediate_size")}; /* of what all tokens pass */
 static const hf_key_t BIAS_KEYS[] = {
-    {"qkv_bias", "attention_bias", zero},
-    {"out_bias", "attention_bias", zero},
+    {"qkv_bias", "attention_bias", zero, 0},
+    {"out_bias", "attention_bias", zero, 0},
     {0},
 };
 static const hf_key_t BIASES_KEYS[] = {
-    {"qkv_bias", "attention_bias", zero},
-    {"out_bias", "attention_bias", zero},
-    {"mlp_bias", "mlp_bias", zero},
+    {"qkv_bias", "attention_bias", zero, 0},
+    {"out_bias", "attention_bias", zero, 0},
+    {"mlp_bias", "mlp_bias", zero, 0},
     {0},
 };
 #define MULTIPLIERS                                                                                                    \
-    {"embedding_multiplier", "embedding_multiplier", one}, {"residual_multiplier", "residual_multiplier", one},        \
-        {"attention_multiplier", "attention_multiplier", one},                                                         \
+    {"embedding_multiplier", "embedding_multiplier", one, 0}, {"residual_multiplier", "residual_multiplier", one, 0},  \
+        {"attention_multiplier", "attention_multiplier", one, HF_0_IS_UNSET},                                          \
     {                                                                                                                  \
-        "logits_scaling", "logits_scaling", one                                                                        \
+        "logits_scaling", "logits_scaling", one, 0                                                                     \
     }
 static const hf_key_t GRANITE_KEYS[] = {
-    {"qkv_bias", "attention_bias", zero},
-    {"out_bias", "attention_bias", zero},
-    {"mlp_bias", "mlp_bias", zero},
+    {"qkv_bias", "attention_bias", zero, 0},
+    {"out_bias", "attention_bias", zero, 0},
+    {"mlp_bias", "mlp_bias", zero, 0},
     MULTIPLIERS,
     {0},
 };
 static const hf_key_t GRANITE4_MORE_KEYS[] = {
-    {"qkv_bias", "attention_bias", zero},
-    {"out_bias", "attention_bias", zero},
+    {"qkv_bias", "attention_bias", zero, 0},
+    {"out_bias", "attention_bias", zero, 0},
     MULTIPLIERS,
     {0},
 };
 static const hf_key_t GEMMA3_KEYS[] = {
-    {"qkv_bias", "attention_bias", zero},
-    {"out_bias", "attention_bias", zero},
-    {"query_scalar", "query_pre_attn_scalar", default_query_scalar},
+    {"qkv_bias", "attention_bias", zero, 0},
+    {"out_bias", "attention_bias", zero, 0},
+    {"query_scalar", "query_pre_attn_scalar", default_query_scalar, HF_0_IS_UNSET},
     {0},
 };
 static const hf_key_t SEED_OSS_KEYS[] = {
-    {"qkv_bias", "attention_bias", default_qkv_bias},
-    {"out_bias", "attention_out_bias", zero},
-    {"mlp_bias", "mlp_bias", zero},
+    {"qkv_bias", "attention_bias", default_qkv_bias, 0},
+    {"out_bias", "attention_out_bias", zero, 0},
+    {"mlp_bias", "mlp_bias", zero, 0},
     {0},
 };
 

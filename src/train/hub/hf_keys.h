@@ -12,12 +12,21 @@
  * one value, and which are written (hf_families.c). For hf_config.c, hf_rope.c and hf_layers.c, which read the file,
  * and hf_config_write.c. */
 
+/* What of a key stands for a setting that is not set. */
+typedef enum hf_unset {
+    HF_NULL_IS_0 = 1, /* null is what 0 is of the setting, even where a missing key is another number */
+    /* 0 derives the setting: checkpoints of models from nowhere had it so, and a model that multiplies its scores by 0
+     * or divides them by 0 is none. */
+    HF_0_IS_UNSET = 2,
+} hf_unset_t;
+
 /* One setting of [model] and its key in the file. Rows are in an order in which `otherwise` can use earlier settings.
  */
 typedef struct hf_key {
     const char *key, *hf_key;
     double (*otherwise)(
         const model_options_t *filled); /* the value if the key is missing or null; NULL: the key is required */
+    unsigned unset;                     /* of hf_unset_t */
 } hf_key_t;
 
 /* A key and the one value that is supported, as JSON. If the key is missing, transformers uses this same value. */

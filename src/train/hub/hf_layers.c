@@ -172,7 +172,7 @@ static zero_status_t find_kinds(const hf_config_t *config, int64_t *n_windows)
 /* Takes the size of the windows, if any layer has one. */
 static zero_status_t take_window(const hf_config_t *config, int64_t n_windows)
 {
-    static const hf_key_t key = {"window", "sliding_window", NULL};
+    static const hf_key_t key = {"window", "sliding_window", NULL, 0};
     const json_t *window = json_object_get(config->json, key.hf_key);
     const int64_t *setting = &config->options->model.window;
     if (window && !json_is_null(window) && !json_is_integer(window))

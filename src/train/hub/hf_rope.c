@@ -174,7 +174,7 @@ static zero_status_t copy_scaling(const hf_config_t *config, const char *object,
 
 static zero_status_t take_real(const hf_config_t *config, const char *key, const char *hf_key, double value)
 {
-    return hf_take_real(config, &(hf_key_t){key, hf_key, NULL}, option_row_find_recorded("model", key), value);
+    return hf_take_real(config, &(hf_key_t){key, hf_key, NULL, 0}, option_row_find_recorded("model", key), value);
 }
 
 /* Returns transformers' factor of what is rotated. */

@@ -207,11 +207,7 @@ END_TEST
 
 /* ---- refusals ---- */
 
-/* Of one line each. */
-static const struct {
-    const char *command;
-    const char *says[3];
-} REFUSALS[] = {
+static const refusal_t REFUSALS[] = {
     {"$Z --set lora.targets=q,x qwen3.ini", {"[lora] targets", "no matrix 'x'", "q, k, v, o, gate, up, down"}},
     {"$Z --set lora.targets=q gpt2.ini", {"[lora] targets", "'q'", "attn.c_attn"}},
     {"$Z --set lora.rank=0 gpt2.ini", {"[lora] alpha", "no adapters", "set [lora] rank"}},
@@ -245,7 +241,6 @@ static const struct {
 /* An adapter of gpt2, gpt2's twin after another step, and an adapter of the twin. */
 START_TEST(what_does_not_belong_together_is_refused_by_name)
 {
-    support_output_t output;
     expect_shell("rm -rf ck other gpt2-2; $Z --set checkpoint.dir=ck gpt2.ini");
     expect_shell("sed '/^rank/d; /^alpha/d; s/^steps.*/steps = 1/' gpt2.ini >full.ini && "
                  "$Z --set checkpoint.dir=gpt2-2 full.ini && "
@@ -259,15 +254,7 @@ START_TEST(what_does_not_belong_together_is_refused_by_name)
         "sed -i 's/\"r\": 3/\"r\": 4/' odd-wide/adapter_config.json && cd odd-nan && printf '\\0\\0\\300\\177' | "
         "dd of=adapter_model.safetensors bs=1 seek=$(($(stat -c %%s adapter_model.safetensors) - 4)) conv=notrunc "
         "2>first");
-    for (size_t i = 0; i < sizeof REFUSALS / sizeof REFUSALS[0]; i++) {
-        const int code = shell(&output, "%s", REFUSALS[i].command);
-        ck_assert_msg(code == 1 || code == 2, "%s: exit code %d\n%s", REFUSALS[i].command, code, output.err);
-        ck_assert_msg(support_count(output.err, "zerotrain: ") == 1, "%s:\n%s", REFUSALS[i].command, output.err);
-        for (int s = 0; s < 3 && REFUSALS[i].says[s]; s++)
-            ck_assert_msg(strstr(output.err, REFUSALS[i].says[s]) != NULL, "%s: no \"%s\" in\n%s", REFUSALS[i].command,
-                          REFUSALS[i].says[s], output.err);
-        support_output_free(&output);
-    }
+    expect_refusals(REFUSALS, sizeof REFUSALS / sizeof REFUSALS[0]);
 }
 END_TEST
 

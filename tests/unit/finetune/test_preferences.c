@@ -204,11 +204,7 @@ END_TEST
 
 /* ---- refusals ---- */
 
-/* Of one line each. */
-static const struct {
-    const char *command;
-    const char *says[3];
-} REFUSALS[] = {
+static const refusal_t REFUSALS[] = {
     {"sed '/^rank/d; /^alpha/d' gpt2.ini >whole.ini; $Z whole.ini", {"[train] objective = dpo", "set [lora] rank"}},
     {"$Z --set data.train=lone.tokens gpt2.ini", {"'lone.tokens' has no pairs", "--format preference"}},
     {"$Z --set data.train=text.txt gpt2.ini", {"'text.txt' has no pairs", "--format preference"}},
@@ -227,16 +223,7 @@ static const struct {
 
 START_TEST(what_is_no_pair_is_refused_by_name)
 {
-    support_output_t output;
-    for (size_t i = 0; i < sizeof REFUSALS / sizeof REFUSALS[0]; i++) {
-        const int code = shell(&output, "%s", REFUSALS[i].command);
-        ck_assert_msg(code == 1 || code == 2, "%s: exit code %d\n%s", REFUSALS[i].command, code, output.err);
-        ck_assert_msg(support_count(output.err, "zerotrain: ") == 1, "%s:\n%s", REFUSALS[i].command, output.err);
-        for (int s = 0; s < 3 && REFUSALS[i].says[s]; s++)
-            ck_assert_msg(strstr(output.err, REFUSALS[i].says[s]) != NULL, "%s: no \"%s\" in\n%s", REFUSALS[i].command,
-                          REFUSALS[i].says[s], output.err);
-        support_output_free(&output);
-    }
+    expect_refusals(REFUSALS, sizeof REFUSALS / sizeof REFUSALS[0]);
 }
 END_TEST
 

@@ -52,6 +52,26 @@ __attribute__((format(printf, 1, 2))) static inline void expect_shell(const char
     support_output_free(&output);
 }
 
+/* A command that fails with one line, which says all of this. */
+typedef struct refusal {
+    const char *command;
+    const char *says[3];
+} refusal_t;
+
+static inline void expect_refusals(const refusal_t *refusals, size_t n)
+{
+    for (const refusal_t *r = refusals; r < refusals + n; r++) {
+        support_output_t output;
+        const int code = shell(&output, "%s", r->command);
+        ck_assert_msg(code == 1 || code == 2, "%s: exit code %d\n%s", r->command, code, output.err);
+        ck_assert_msg(support_count(output.err, "zerotrain: ") == 1, "%s:\n%s", r->command, output.err);
+        for (int s = 0; s < 3 && r->says[s]; s++)
+            ck_assert_msg(strstr(output.err, r->says[s]) != NULL, "%s: no \"%s\" in\n%s", r->command, r->says[s],
+                          output.err);
+        support_output_free(&output);
+    }
+}
+
 /* Makes the scratch directory, with text.txt of n_bytes from which something can be learned. */
 static inline void make_scratch(size_t n_bytes)
 {
