@@ -295,6 +295,16 @@ zero_status_t zero_run_write_moments(zero_engine_t *engine, zero_tensor_t tensor
                                              : ZERO_OK;
 }
 
+#define CLEARED_BYTES ((size_t)1 << 16) /* by a thread at a time */
+
+/* One thread would clear the 35 GB of a rank's share of 70B in four seconds. */
+static void clear_host(unsigned char *data, size_t n_bytes)
+{
+#pragma omp parallel for schedule(static) if (n_bytes > 4 * CLEARED_BYTES)
+    for (size_t at = 0; at < n_bytes; at += CLEARED_BYTES)
+        memset(data + at, 0, n_bytes - at < CLEARED_BYTES ? n_bytes - at : CLEARED_BYTES);
+}
+
 /* Clears memory on the device, or on the host if it is offloaded: no thread encodes or copies zeros. */
 static zero_status_t clear_array(zero_engine_t *engine, zero_array_t array, const zero_adam_segment_t *at,
                                  uint64_t n_elems)
@@ -306,7 +316,7 @@ static zero_status_t clear_array(zero_engine_t *engine, zero_array_t array, cons
     const size_t n_bytes = zero_array_bytes(context->plan.array_format, n_elems);
     if (!is_offloaded(engine, at))
         return context->device->ops->clear(context->device, destination, n_bytes, NULL);
-    memset(destination, 0, n_bytes);
+    clear_host(destination, n_bytes);
     return ZERO_OK;
 }
 
