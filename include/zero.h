@@ -203,7 +203,8 @@ typedef enum zero_device_type {
  * and it becomes the calling thread's current device. Returns ZERO_ERROR_USAGE if this host has fewer GPUs than ranks,
  * unless they may share. With zero_comm_create_from all processes that the launcher started on this host count as
  * ranks, so that groups take different GPUs; if there are too few GPUs for that, only the communicator's. A device may
- * serve engines over several communicators. */
+ * serve engines over several communicators. If the calling thread's OpenMP regions would have more threads than the
+ * rank's share of the host's cores, they get that many, unless OMP_NUM_THREADS is set. */
 ZERO_API zero_status_t zero_device_create(zero_device_type_t type, const zero_comm_t *comm, zero_device_t **device);
 ZERO_API void zero_device_destroy(zero_device_t *device); /* NULL is allowed */
 

@@ -2,11 +2,11 @@
  *
  *     mpirun -np N frozen_fp8_cases [stage=3] [device=cpu] [offload=0] [comm=auto]
  *
- * Sets one matrix, packed of two tensors and longer than the runs in which weights are written, to numbers that fp8 has
- * with its scale: they must come back to the bit. Sets it to random ones, which are compared with those that the same
- * model holds in bf16: half a step of fp8 away at most. offload=1 keeps the matrices in host memory (GPUs, stage 3).
- * Rank 0 prints hashes of what it reads: equal text is equal bits, on any number of ranks at any stage. Exit code 0 if
- * every check held.
+ * Sets one matrix, packed of two tensors, of which each of two ranks owns more than one of the runs in which weights
+ * are written, to numbers that fp8 has with its scale: they must come back to the bit. Sets it to random ones,
+ * which are compared with those that the same model holds in bf16: half a step of fp8 away at most. offload=1 keeps the
+ * matrices in host memory (GPUs, stage 3). Rank 0 prints hashes of what it reads: equal text is equal bits, on any
+ * number of ranks at any stage. Exit code 0 if every check held.
  */
 #include <inttypes.h>
 #include <math.h>
@@ -22,8 +22,8 @@
 
 /* Tensors 0 and 1 are one matrix, tensor 2 is another; tensor 3 is trained. */
 enum { N_TENSORS = 4, N_FROZEN = 3 };
-static const int64_t ROWS[N_TENSORS] = {1203, 77, 6, 64}, COLUMNS[N_TENSORS] = {1100, 1100, 50, 64};
-enum { MOST = 1203 * 1100 };
+static const int64_t ROWS[N_TENSORS] = {2203, 77, 6, 64}, COLUMNS[N_TENSORS] = {1100, 1100, 50, 64};
+enum { MOST = 2203 * 1100 };
 
 typedef struct settings {
     int stage, device, offload, comm;

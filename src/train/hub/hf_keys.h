@@ -15,8 +15,8 @@
 /* What of a key stands for a setting that is not set. */
 typedef enum hf_unset {
     HF_NULL_IS_0 = 1, /* null is what 0 is of the setting, even where a missing key is another number */
-    /* 0 derives the setting: checkpoints of models from nowhere had it so, and a model that multiplies its scores by 0
-     * or divides them by 0 is none. */
+    /* 0 derives the setting: zerotrain wrote it so for models that it made without init, and no model multiplies its
+     * scores by 0, or divides them by 0. */
     HF_0_IS_UNSET = 2,
 } hf_unset_t;
 

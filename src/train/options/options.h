@@ -321,8 +321,8 @@ static inline bool options_have_auto(const options_t *o)
            o->model.recompute == RECOMPUTE_AUTO;
 }
 
-/* Returns more bytes than activations or a workspace can take, in floating point. */
-double options_most_bytes(const model_options_t *model, int64_t micro_batch);
+/* Returns whether the tokens of a pass, and the bytes that it takes, can be counted: options that cannot are refused. */
+bool options_are_countable(const options_t *options);
 
 /* ---- a sequence that K ranks share ---- */
 /* K = sequence_ranks consecutive ranks have the tokens of the same sequences between them. World size / K such groups

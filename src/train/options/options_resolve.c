@@ -210,7 +210,7 @@ static zero_status_t resolve_batch(train_options_t *train, int64_t n_groups)
 }
 
 /* Upper bounds, in fp32: no architecture keeps this much per layer (arch.c), and no kernel's workspace is as large. */
-double options_most_bytes(const model_options_t *model, int64_t micro_batch)
+static double most_bytes(const model_options_t *model, int64_t micro_batch)
 {
     const double micro = micro_batch == MICRO_BATCH_AUTO ? 1.0 : (double)micro_batch;
     const double rows = micro * (double)model->seq_len, vocab = (double)model->vocab_size;
@@ -224,6 +224,16 @@ double options_most_bytes(const model_options_t *model, int64_t micro_batch)
     for (size_t i = 1; i < sizeof bytes / sizeof bytes[0]; i++)
         most = bytes[i] > most ? bytes[i] : most;
     return most;
+}
+
+/* The positions of a pass are fewer than 2^31, and all activations and workspaces together smaller than 2^62 bytes. */
+#define MOST_ROWS 0x1p31
+#define MOST_BYTES 0x1p60
+
+bool options_are_countable(const options_t *o)
+{
+    return (double)o->train.micro_batch * (double)o->model.seq_len < MOST_ROWS &&
+           most_bytes(&o->model, o->train.micro_batch) < MOST_BYTES;
 }
 
 /* The tokens of a whole run are counted: they are fewer than 2^61. */
@@ -251,18 +261,17 @@ static zero_status_t check_length(const options_t *o)
     return ZERO_OK;
 }
 
-/* Checks bounds that later arithmetic relies on: the positions of a pass are fewer than 2^31, and all activations and
- * workspaces together smaller than 2^62 bytes. */
+/* Checks bounds that later arithmetic relies on. */
 static zero_status_t check_sizes(const options_t *o)
 {
     const double rows = (double)o->train.micro_batch * (double)o->model.seq_len,
-                 bytes = options_most_bytes(&o->model, o->train.micro_batch);
-    if (rows >= 0x1p31)
+                 bytes = most_bytes(&o->model, o->train.micro_batch);
+    if (rows >= MOST_ROWS)
         return report_error(ZERO_ERROR_USAGE,
                             "[train] micro_batch: %" PRId64 " sequences of %" PRId64
                             " tokens (seq_len) in one pass are more than 2^31 - 1 tokens",
                             o->train.micro_batch, o->model.seq_len);
-    if (bytes >= 0x1p60)
+    if (bytes >= MOST_BYTES)
         return report_error(ZERO_ERROR_USAGE,
                             "[model], [train] micro_batch: to train a model of these sizes takes up to %.2g bytes "
                             "beside its weights, more than any memory has",

@@ -216,7 +216,7 @@ const option_row_t option_rows[] = {
     REAL_OR_WORD(zero, offload_ratio, "1", 0.0, 1.0, "auto", (double)ZERO_OFFLOAD_AUTO,
         "Fraction of the optimizer state to offload. auto: the fastest."),
     REAL_OR_WORD(zero, offload_params_ratio, "1", 0.0, 1.0, "auto", (double)ZERO_OFFLOAD_AUTO,
-        "Fraction of the parameters that offload = all keeps in host memory. auto: the fastest that fits."),
+        "Fraction of the parameters that offload = all keeps in host memory. auto: least or fastest."),
     CHOICE(zero, gradients, "fp32", GRADIENTS,
         "What summed gradients are rounded to. bf16: 2 bytes instead of 4 where a step reduces once."),
     CHOICE(zero, update, "step", UPDATES,

@@ -9,7 +9,6 @@
 #include "train/options/options.h"
 #include "train/planning/advice.h"
 #include "train/planning/auto_settings.h"
-#include "train/planning/largest.h"
 #include "train/planning/show_fit.h"
 #include "train/rates/rates_cache.h"
 #include "train/report/report.h"

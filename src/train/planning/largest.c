@@ -1,16 +1,9 @@
 /* largest.c - see largest.h. More of each takes more memory, so bisection finds the most. */
 #include "train/planning/largest.h"
 
-#include "train/report/report.h"
+#include "base/status.h"
 
 typedef enum size { SIZE_MICRO_BATCH, SIZE_SEQ_LEN, SIZE_LAYERS } size_kind_t;
-
-/* Returns whether sizes can be counted (options_resolve.c). */
-static bool is_countable(const options_t *o)
-{
-    return (double)o->train.micro_batch * (double)o->model.seq_len < 0x1p31 &&
-           options_most_bytes(&o->model, o->train.micro_batch) < 0x1p60;
-}
 
 static void set_size(size_kind_t kind, int64_t value, int n_ranks, options_t *o)
 {
@@ -33,7 +26,7 @@ static zero_status_t find_whether_fits(const fit_t *fit, const fit_choice_t *cho
     fit_apply(choice, &o);
     set_size(kind, value, fit->machine.n_ranks, &o);
     *fits = false;
-    if (!is_countable(&o))
+    if (!options_are_countable(&o))
         return ZERO_OK;
     fit_choice_t changed = fit_choice_of(&o);
     ZERO_TRY(fit_create(&o, &fit->machine, fit->budget, &other));

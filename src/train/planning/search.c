@@ -192,12 +192,22 @@ static bool is_too_slow(const search_t *s, const fit_group_t *group, double ms)
     return group->is_mix && ms > s->best_ms * (1.0 + FIT_TIE);
 }
 
+/* Returns whether so many bytes of activations fit with any ratio: with the most offloaded or with nothing, which needs
+ * no buffers. */
+static bool has_room(const search_t *s, const fit_group_t *group, uint64_t bytes)
+{
+    return group->n > 0 &&
+           (s->ratio_bytes[0] + bytes <= s->fit->budget || s->ratio_bytes[group->n - 1] + bytes <= s->fit->budget);
+}
+
 /* Tries a mix with every ratio. With all kept, more offload frees memory that nothing uses; and a mix that is too slow
  * even with all kept is so with more offload, too. */
 static void try_mix(search_t *s, fit_group_t *group, fit_variant_t variant)
 {
     uint64_t bytes = bytes_of_mix(&s->mixes, variant.blocks);
     fit_passes_t passes;
+    if (!has_room(s, group, bytes))
+        return;
     variant.activation_bytes = (double)bytes;
     variant.keep = keep_of(s, s->most_keep);
     const fit_time_t resident = fit_resident_time(&s->work, &variant, &passes);

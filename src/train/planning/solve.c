@@ -31,11 +31,9 @@ static bool is_allowed(fit_t *fit, int64_t micro_batch)
 {
     options_t *tried = &fit->options;
     tried->train.micro_batch = micro_batch;
-    double rows = (double)micro_batch * (double)tried->model.seq_len;
     bool has_extent =
         tried->train.fp8 == FP8_NONE || (micro_batch * options_longest_part(tried)) % OPTIONS_FP8_MULTIPLE == 0;
-    return micro_batch <= 1 << 20 && rows < 0x1p31 && options_most_bytes(&tried->model, micro_batch) < 0x1p60 &&
-           has_extent;
+    return micro_batch <= 1 << 20 && options_are_countable(tried) && has_extent;
 }
 
 static zero_status_t add_point(fit_t *fit, const fit_choice_t *choice, fit_result_t *result)
@@ -116,15 +114,15 @@ typedef struct leaves {
     int activations, params;
 } leaves_t;
 
-/* Returns the most of each. */
+/* Returns the most of each. On a CPU nothing leaves. */
 static leaves_t most_leaves(const fit_t *fit, const options_t *asked)
 {
+    const bool is_gpu = fit->machine.rates.is_gpu;
     const bool params_open =
         asked->zero.offload == OFFLOAD_ALL && asked->zero.offload_params_ratio == (double)ZERO_OFFLOAD_AUTO;
-    const bool activations_open =
-        asked->model.offload_activations == (double)ZERO_OFFLOAD_AUTO && fit->machine.rates.is_gpu;
-    return (leaves_t){.activations = activations_open ? ACTIVATION_SHARES : 0,
-                      .params = params_open ? FIT_PARAMS_RATIOS : 0};
+    const bool activations_open = asked->model.offload_activations == (double)ZERO_OFFLOAD_AUTO;
+    return (leaves_t){.activations = is_gpu && activations_open ? ACTIVATION_SHARES : 0,
+                      .params = is_gpu && params_open ? FIT_PARAMS_RATIOS : 0};
 }
 
 static void set_leaves(fit_t *fit, const options_t *asked, leaves_t leaves)
@@ -189,17 +187,25 @@ static zero_status_t find_whether_fits_as_set(fit_t *fit, bool *fits)
     return ZERO_OK;
 }
 
+/* Finds the least that must leave for the host's memory so that anything fits, else the most that can. */
+static zero_status_t find_least_leaves(fit_t *fit, const options_t *asked, leaves_t *leaves, bool *fits)
+{
+    const leaves_t most = most_leaves(fit, asked);
+    zero_status_t status;
+    *leaves = (leaves_t){0};
+    *fits = false;
+    do {
+        set_leaves(fit, asked, *leaves);
+        status = find_whether_fits_as_set(fit, fits);
+    } while (status == ZERO_OK && !*fits && leave_more(leaves, most));
+    return status;
+}
+
 zero_status_t fit_find_whether_any_fits(fit_t *fit, bool *fits)
 {
     const options_t asked = fit->asked;
-    const leaves_t most = most_leaves(fit, &asked);
-    leaves_t leaves = {0};
-    zero_status_t status;
-    *fits = false;
-    do {
-        set_leaves(fit, &asked, leaves);
-        status = find_whether_fits_as_set(fit, fits);
-    } while (status == ZERO_OK && !*fits && leave_more(&leaves, most));
+    leaves_t leaves;
+    zero_status_t status = find_least_leaves(fit, &asked, &leaves, fits);
     fit->asked = asked;
     return status;
 }
@@ -326,11 +332,10 @@ static zero_status_t solve(fit_t *fit, groups_t *groups, fit_result_t *result)
     return ZERO_OK;
 }
 
-/* Returns whether a is found to be faster than b, by more than a tie. */
-static bool is_faster(const fit_result_t *a, const fit_result_t *b)
+/* Returns whether a is found to be faster than b, by more than so much. */
+static bool is_faster(const fit_result_t *a, const fit_result_t *b, double by)
 {
-    return a->best >= 0 &&
-           (b->best < 0 || a->points[a->best].time.total * (1.0 + FIT_TIE) < b->points[b->best].time.total);
+    return a->best >= 0 && (b->best < 0 || a->points[a->best].time.total * (1.0 + by) < b->points[b->best].time.total);
 }
 
 /* Solves anew with this in host memory. */
@@ -342,15 +347,17 @@ static zero_status_t solve_with_leaves(fit_t *fit, const options_t *asked, leave
     return solve(fit, groups, result);
 }
 
-/* Takes more to host memory than must be there, if what then stays on the device makes the step faster. */
+/* Solves with these in host memory, and takes the result in place of *best if that is slower. */
 static zero_status_t take_if_faster(fit_t *fit, const options_t *asked, leaves_t leaves, groups_t *groups,
-                                    leaves_t *taken, fit_result_t *result)
+                                    leaves_t *taken, fit_result_t *best)
 {
     fit_result_t tried = {.best = -1, .least = -1};
+    if (leaves.activations == taken->activations && leaves.params == taken->params)
+        return ZERO_OK;
     zero_status_t status = solve_with_leaves(fit, asked, leaves, groups, &tried);
-    if (status == ZERO_OK && is_faster(&tried, result)) {
-        const fit_result_t slower = *result;
-        *result = tried;
+    if (status == ZERO_OK && is_faster(&tried, best, FIT_TIE)) {
+        const fit_result_t slower = *best;
+        *best = tried;
         tried = slower;
         *taken = leaves;
     }
@@ -358,27 +365,46 @@ static zero_status_t take_if_faster(fit_t *fit, const options_t *asked, leaves_t
     return status;
 }
 
-/* Solves with as little in host memory as fits; then, if blocks may recompute less or a micro-batch be larger, with a
- * quarter, half, three quarters and all of what could leave as well, where that is faster. */
+/* Finds what is fastest if more than `least` leaves: a quarter, half, three quarters and all of what else could, of
+ * parameters, and then of activations. Less than the least of one beside more of the other is not tried. */
+static zero_status_t solve_with_more(fit_t *fit, const options_t *asked, leaves_t least, groups_t *groups,
+                                     fit_result_t *best)
+{
+    const leaves_t most = most_leaves(fit, asked);
+    leaves_t taken = least;
+    for (int part = 1; part <= 8; part++) {
+        leaves_t leaves = taken;
+        if (part <= 4)
+            leaves.params = least.params + (most.params - least.params) * part / 4;
+        else
+            leaves.activations = least.activations + (most.activations - least.activations) * (part - 4) / 4;
+        ZERO_TRY(take_if_faster(fit, asked, leaves, groups, &taken, best));
+    }
+    return ZERO_OK;
+}
+
+/* What is predicted to be gained at least if more leaves than must: it takes pinned memory, and a longer start. */
+#define LEAVING_GAINS 0.02
+
+/* Solves with as little in host memory as fits, or, if blocks may recompute less or a micro-batch be larger, with more
+ * where that is faster. */
 static zero_status_t solve_offload(fit_t *fit, groups_t *groups, fit_result_t *result)
 {
     const options_t asked = fit->asked;
-    const leaves_t most = most_leaves(fit, &asked);
-    leaves_t taken = {0};
-    zero_status_t status;
-    do
-        status = solve_with_leaves(fit, &asked, taken, groups, result);
-    while (status == ZERO_OK && result->best < 0 && leave_more(&taken, most));
-    const leaves_t least = taken;
-    const bool may_gain =
-        result->best >= 0 && (asked.model.recompute == RECOMPUTE_AUTO || asked.train.micro_batch == MICRO_BATCH_AUTO);
-    for (int part = 1; status == ZERO_OK && may_gain && least.params < most.params && part <= 4; part++) {
-        const int params = least.params + (most.params - least.params) * part / 4;
-        status = take_if_faster(fit, &asked, (leaves_t){taken.activations, params}, groups, &taken, result);
-    }
-    for (int part = 1; status == ZERO_OK && may_gain && least.activations < most.activations && part <= 4; part++) {
-        const int activations = least.activations + (most.activations - least.activations) * part / 4;
-        status = take_if_faster(fit, &asked, (leaves_t){activations, taken.params}, groups, &taken, result);
+    fit_result_t more = {.best = -1, .least = -1};
+    leaves_t least;
+    bool fits;
+    zero_status_t status = find_least_leaves(fit, &asked, &least, &fits);
+    if (status == ZERO_OK)
+        status = solve_with_leaves(fit, &asked, least, groups, result);
+    if (status == ZERO_OK && fits &&
+        (asked.model.recompute == RECOMPUTE_AUTO || asked.train.micro_batch == MICRO_BATCH_AUTO))
+        status = solve_with_more(fit, &asked, least, groups, &more);
+    if (status == ZERO_OK && is_faster(&more, result, LEAVING_GAINS)) {
+        free(result->points);
+        *result = more;
+    } else {
+        free(more.points);
     }
     fit->asked = asked;
     return status;
@@ -418,7 +444,7 @@ zero_status_t fit_solve(fit_t *fit, fit_result_t *result)
         return ZERO_OK;
     zero_status_t status = fit_solve_with(fit, true, &kept);
     fit->asked.model.keep_attention = fit->options.model.keep_attention = asked;
-    const bool takes_kept = status == ZERO_OK && is_faster(&kept, result);
+    const bool takes_kept = status == ZERO_OK && is_faster(&kept, result, FIT_TIE);
     free(takes_kept || status != ZERO_OK ? result->points : kept.points);
     if (takes_kept || status != ZERO_OK)
         *result = kept;

@@ -434,7 +434,10 @@ static double in_backward_s(const fit_machine_t *machine, const streamed_t *s, d
     return excess(copy_s(machine, (copies_t){.in = bytes + s->params, .out = bytes}), backward);
 }
 
-static double offloaded_state_s(const fit_work_t *work, const fit_variant_t *variant, fit_passes_t passes)
+/* Returns what offloaded state and parameters cost a step. link: the passes' time in which the link is free for them.
+ */
+static double offloaded_state_s(const fit_work_t *work, const fit_variant_t *variant, fit_passes_t passes,
+                                fit_passes_t link)
 {
     const options_t *o = work->options;
     const fit_machine_t *machine = work->machine;
@@ -444,18 +447,17 @@ static double offloaded_state_s(const fit_work_t *work, const fit_variant_t *var
         return 0.0;
     const double fetch = copy_s(machine, (copies_t){.in = params_bytes(work, variant)}); /* of one pass */
     const double others =
-        (work->shape.micro_steps - 1.0) * (excess(fetch, passes.forward) + excess(fetch, passes.backward));
+        (work->shape.micro_steps - 1.0) * (excess(fetch, link.forward) + excess(fetch, link.backward));
     if (o->zero.offload_update == ZERO_OFFLOAD_UPDATE_HOST) {
         const double update = n * (18.0 + 2.0 * array_bytes(o)) / (machine->rates.host_adam / in_host);
-        return others + excess(fetch, passes.backward) +
-               excess(fmax(update,
-                           copy_s(machine, (copies_t){.in = params_bytes(work, variant), .out = n * sizeof(float)})),
-                      passes.forward);
+        const double copies = copy_s(machine, (copies_t){.in = params_bytes(work, variant), .out = n * sizeof(float)});
+        return others + excess(fetch, link.backward) +
+               fmax(excess(update, passes.forward), excess(copies, link.forward));
     }
     const streamed_t s = stream_of(work, variant, n);
     if (o->zero.update == ZERO_UPDATE_IN_BACKWARD)
-        return others + excess(fetch, passes.forward) + in_backward_s(machine, &s, passes.backward);
-    return others + fetch_s(machine, &s, passes.backward) + store_s(machine, &s, passes.forward);
+        return others + excess(fetch, link.forward) + in_backward_s(machine, &s, link.backward);
+    return others + fetch_s(machine, &s, link.backward) + store_s(machine, &s, link.forward);
 }
 
 /* Returns how long a micro-step's passes copy activations that wait in host memory: they leave behind forward and come
@@ -470,13 +472,13 @@ static fit_passes_t stash_copies(const fit_work_t *work)
                           .backward = copy_s(work->machine, (copies_t){.in = bytes})};
 }
 
-/* State and parameters are copied in the time that activations leave them. */
+/* Activations come first: they take the link in every micro-step. */
 double fit_offload_s(const fit_work_t *work, const fit_variant_t *variant, fit_passes_t passes)
 {
     const fit_passes_t stash = stash_copies(work);
-    const fit_passes_t left = {.forward = excess(passes.forward, stash.forward),
+    const fit_passes_t link = {.forward = excess(passes.forward, stash.forward),
                                .backward = excess(passes.backward, stash.backward)};
-    return offloaded_state_s(work, variant, left) +
+    return offloaded_state_s(work, variant, passes, link) +
            work->shape.micro_steps * (excess(stash.forward, passes.forward) + excess(stash.backward, passes.backward));
 }
 

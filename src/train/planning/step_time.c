@@ -146,17 +146,16 @@ static double attention_flops(const fit_shape_t *s, const fit_rates_t *rates) /*
     return 4.0 * s->R * s->keys * s->A * (1.0 + rates->tile / s->T);
 }
 
-/* From 131,072 to 262,144 keys a row, attention on a GPU becomes so much slower: by two steps that were measured, of
- * 524,288 and 2M tokens. */
+/* With 262,144 keys a row and more, attention on a GPU takes so much longer: two steps were measured, of 524,288 and 2M
+ * tokens. With 131,072 it does not (262,144 tokens); between them a line is assumed. */
 #define LONG_KEYS 0x1p17
 #define LONG_SLOWER 0.17
 
 /* Returns the seconds of attention in all blocks, for `times` forward's operations. */
 static double attention_s(const fit_shape_t *s, const fit_rates_t *rates, const double rate[2], double times)
 {
-    const double doublings = s->on_gpu ? fmin(fmax(log2(s->keys / LONG_KEYS), 0.0), 1.0) : 0.0;
-    return s->L * times * attention_flops(s, rates) / attention_rate(rate, s->head_dim) *
-           (1.0 + LONG_SLOWER * doublings);
+    const double share = s->on_gpu ? fmin(fmax(log2(s->keys / LONG_KEYS), 0.0), 1.0) : 0.0;
+    return s->L * times * attention_flops(s, rates) / attention_rate(rate, s->head_dim) * (1.0 + LONG_SLOWER * share);
 }
 
 /* Blocks' forward in one micro-step. */

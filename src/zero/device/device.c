@@ -77,13 +77,14 @@ static int threads_of_rank(int n_sharers)
     return share > 0 ? share : 1;
 }
 
-/* Gives the calling thread's parallel regions their share, unless OMP_NUM_THREADS says how many. With a GPU they are
- * few, but ranks with more threads than cores wait for each other in each of them. */
+/* Leaves the calling thread's parallel regions no more threads than its share, unless OMP_NUM_THREADS says how many. If
+ * the threads of all ranks are more than the cores, they wait for each other at the end of each region. */
 static void share_threads(const zero_comm_t *comm)
 {
     const char *threads = getenv("OMP_NUM_THREADS");
-    if (!threads || !threads[0])
-        omp_set_num_threads(threads_of_rank(comm->job_local_size));
+    const int share = threads_of_rank(comm->job_local_size);
+    if ((!threads || !threads[0]) && omp_get_max_threads() > share)
+        omp_set_num_threads(share);
 }
 
 zero_status_t zero_device_create(zero_device_type_t type, const zero_comm_t *comm, zero_device_t **device)

@@ -16,6 +16,9 @@
 /* ---- host memory ---- */
 
 #define HUGE_PAGE_BYTES ((size_t)2 << 20)
+#ifndef MADV_POPULATE_WRITE /* headers older than the kernel */
+#define MADV_POPULATE_WRITE 23
+#endif
 
 /* Maps a huge page more, since huge pages begin at multiples of their size, and unmaps what is before and after. */
 zero_status_t zero_host_map(size_t n_bytes, void **data)
@@ -42,10 +45,8 @@ void zero_host_touch(void *data, size_t n_bytes)
     const uintptr_t page = (uintptr_t)sysconf(_SC_PAGESIZE), begin = (uintptr_t)data / page * page;
     if (n_bytes == 0)
         return;
-#ifdef MADV_POPULATE_WRITE
     if (madvise((void *)begin, (uintptr_t)data + n_bytes - begin, MADV_POPULATE_WRITE) == 0)
         return;
-#endif
     for (uintptr_t at = begin; at < (uintptr_t)data + n_bytes; at += page) {
         volatile unsigned char *byte = at < (uintptr_t)data ? data : (void *)at;
         const unsigned char value = *byte;

@@ -9,14 +9,17 @@
 #include "kernels/shard_math.h"
 #include "zero/runtime/addresses.h"
 
+#define PARALLEL_ELEMS ((size_t)1 << 16) /* fewer are widened by one thread */
+
 struct zero_frozen_fp8 {
     zero_context_t *context;
     zero_fp8_scales_t *scales; /* by matrix; a copy is in private memory, at plan.frozen_scales */
     uint16_t *values;          /* what is taken of the current matrix, in bf16, in memory that the device reads */
     size_t n_values;
-    uint32_t largest; /* magnitude of these, as bits */
-    void *place;      /* of the first byte; the others follow */
-    bool is_on_host;  /* where the bytes go */
+    uint32_t largest;           /* magnitude of these, as bits */
+    void *place;                /* of the first byte; the others follow */
+    bool is_on_host;            /* where the bytes go */
+    zero_fp8_segment_t segment; /* of which the device has a copy */
 };
 
 /* The device's copies of what its kernels are called with, in zero_run_buffers_t's parts: one segment, all of a run. */
@@ -74,39 +77,53 @@ static uint64_t most_owned(const zero_context_t *context)
     return most;
 }
 
-/* Describes n_elems in buffers->param as the parts of a matrix of their own. */
-static zero_status_t describe(const zero_frozen_fp8_t *frozen, const zero_run_buffers_t *buffers, size_t n_elems,
-                              void *bytes, zero_fp8_parts_t *parts)
+/* Describes n_elems in buffers->param as the parts of a matrix of their own. The segment is copied to the device if it
+ * is another than the last, which then no copy reads any more. */
+static zero_status_t describe(zero_frozen_fp8_t *frozen, const zero_run_buffers_t *buffers, size_t n_elems, void *bytes,
+                              zero_fp8_parts_t *parts)
 {
+    zero_device_t *device = frozen->context->device;
     parts_on_device_t *on_device = buffers->parts;
-    const zero_fp8_segment_t segment = {.n_elems = n_elems};
     *parts = (zero_fp8_parts_t){.segments = &on_device->segment,
                                 .n_segments = 1,
                                 .largest = n_elems,
                                 .n_matrices = 1,
                                 .param = buffers->param,
                                 .bytes = bytes};
-    return zero_device_copy(frozen->context->device, &on_device->segment, &segment, sizeof segment, NULL);
+    if (frozen->segment.n_elems == n_elems)
+        return ZERO_OK;
+    ZERO_TRY(zero_device_synchronize(device));
+    frozen->segment = (zero_fp8_segment_t){.n_elems = n_elems};
+    return zero_device_copy(device, &on_device->segment, &frozen->segment, sizeof frozen->segment, NULL);
+}
+
+/* Allocates, for a rank's share of any matrix, memory that the device reads without help. */
+static zero_status_t allocate_values(zero_frozen_fp8_t *frozen)
+{
+    zero_device_t *device = frozen->context->device;
+    const uint64_t n = most_owned(frozen->context);
+    void *values;
+    if (frozen->values)
+        return ZERO_OK;
+    if (device->ops->host_alloc(device, n * sizeof *frozen->values, &values) != ZERO_OK)
+        return zero_fail(ZERO_ERROR_MEMORY, "no %.2f GiB of pinned host memory, to cast %" PRIu64 " numbers to fp8",
+                         (double)(n * sizeof *frozen->values) / 0x1p30, n);
+    frozen->values = values;
+    return ZERO_OK;
 }
 
 zero_status_t zero_frozen_fp8_take(zero_frozen_fp8_t *frozen, const zero_run_buffers_t *buffers, size_t n_elems,
                                    void *place, bool is_on_host)
 {
-    const zero_context_t *context = frozen->context;
-    zero_device_t *device = context->device;
+    zero_device_t *device = frozen->context->device;
     parts_on_device_t *on_device = buffers->parts;
     zero_fp8_parts_t parts;
     uint32_t largest;
     ZERO_ASSERT(n_elems <= buffers->capacity);
-    if (!frozen->values) {
-        void *values;
-        ZERO_TRY(device->ops->host_alloc(device, most_owned(context) * sizeof *frozen->values, &values));
-        frozen->values = values;
-    }
+    ZERO_TRY(allocate_values(frozen));
     if (frozen->n_values == 0) {
         frozen->place = place;
         frozen->is_on_host = is_on_host;
-        frozen->largest = 0;
     }
     ZERO_TRY(
         device->kernels->split_master(buffers->param, buffers->master_lo, ZERO_BF16, buffers->weights, n_elems, NULL));
@@ -165,7 +182,7 @@ static uint64_t matrix_elems(const zero_context_t *context, zero_tensor_t tensor
 }
 
 /* Casts what was taken, run by run, to where it belongs. */
-static zero_status_t put(const zero_frozen_fp8_t *frozen, const zero_run_buffers_t *buffers, int matrix)
+static zero_status_t put(zero_frozen_fp8_t *frozen, const zero_run_buffers_t *buffers, int matrix)
 {
     const zero_context_t *context = frozen->context;
     zero_device_t *device = context->device;
@@ -190,7 +207,7 @@ zero_status_t zero_frozen_fp8_store(zero_frozen_fp8_t *frozen, zero_tensor_t ten
 {
     const zero_context_t *context = frozen->context;
     const int matrix = context->layout.frozen_matrix_of[tensor];
-    share_t share = {.n_values = frozen->n_values, .largest = frozen->n_values > 0 ? frozen->largest : 0};
+    share_t share = {.n_values = frozen->n_values, .largest = frozen->largest};
     status = zero_comm_agree(context->host_comm, status);
     if (status == ZERO_OK)
         status = join_shares(context->host_comm, &share);
@@ -205,32 +222,35 @@ zero_status_t zero_frozen_fp8_store(zero_frozen_fp8_t *frozen, zero_tensor_t ten
         status = zero_comm_agree(context->host_comm, put(frozen, buffers, matrix));
     }
     frozen->n_values = 0;
+    frozen->largest = 0;
     return status;
 }
 
 void zero_frozen_fp8_end(zero_frozen_fp8_t *frozen)
 {
-    zero_device_t *device = frozen ? frozen->context->device : NULL;
-    if (!frozen || !frozen->values)
+    if (!frozen)
         return;
-    device->ops->host_free(device, frozen->values);
+    if (frozen->values)
+        frozen->context->device->ops->host_free(frozen->context->device, frozen->values);
     frozen->values = NULL;
     frozen->n_values = 0;
+    frozen->largest = 0;
+    frozen->segment = (zero_fp8_segment_t){0}; /* the next writing has other buffers */
 }
 
 /* ---- reading ---- */
 
 zero_status_t zero_frozen_fp8_read(const zero_frozen_fp8_t *frozen, zero_tensor_t tensor, const void *place,
-                                   float *values, size_t n_elems)
+                                   const zero_run_buffers_t *buffers, size_t n_elems)
 {
     const zero_context_t *context = frozen->context;
     const float inverse = frozen->scales[context->layout.frozen_matrix_of[tensor]].inverse;
-    unsigned char *bytes = (unsigned char *)values + n_elems * (sizeof *values - 1); /* widened from the front */
-    ZERO_TRY(zero_device_copy(context->device, bytes, place, n_elems, NULL));
+    const unsigned char *bytes =
+        (unsigned char *)(buffers->host + buffers->capacity); /* m's room: frozen tensors have none */
+    ZERO_TRY(zero_device_copy(context->device, buffers->host + buffers->capacity, place, n_elems, NULL));
     ZERO_TRY(zero_device_synchronize(context->device));
-    for (size_t i = 0; i < n_elems; i++) {
-        const float value = zero_float_of_fp8(ZERO_E4M3, bytes[i]) * inverse;
-        memcpy((unsigned char *)values + i * sizeof value, &value, sizeof value);
-    }
+#pragma omp parallel for schedule(static) if (n_elems > PARALLEL_ELEMS)
+    for (size_t i = 0; i < n_elems; i++)
+        buffers->host[i] = zero_float_of_fp8(ZERO_E4M3, bytes[i]) * inverse;
     return ZERO_OK;
 }

@@ -14,7 +14,6 @@
  * On a device whose work is done when a call returns, all memory is the host's: then each buffer has its own slot.
  */
 #include <stdlib.h>
-#include <string.h>
 
 #include "base/log.h"
 #include "zero/device/device.h"

@@ -7,7 +7,10 @@
 #include "base/log.h"
 #include "zero/runtime/addresses.h"
 
+/* What capacities are multiples of: what is behind them is aligned to 256 bytes, and has room for the last block. */
 #define ALIGNED_ELEMS ((size_t)64)
+_Static_assert(ALIGNED_ELEMS % ZERO_BLOCK8_ELEMS == 0 && ZERO_MAX_RUN_ELEMS % ALIGNED_ELEMS == 0,
+               "runs begin where blocks do");
 
 static size_t device_bytes(const zero_run_buffers_t *buffers)
 {
@@ -20,7 +23,7 @@ static zero_status_t buffers_create(zero_device_t *device, uint64_t longest, zer
     void *on_device = NULL;
     buffers->capacity = longest < ZERO_MAX_RUN_ELEMS ? (longest + ALIGNED_ELEMS - 1) / ALIGNED_ELEMS * ALIGNED_ELEMS
                                                      : ZERO_MAX_RUN_ELEMS;
-    buffers->host = malloc(5 * buffers->capacity * sizeof(float) + 1);
+    buffers->host = malloc(5 * buffers->capacity * sizeof(float) + 1); /* NULL is no memory, even if nothing is owned */
     if (!buffers->host)
         return zero_fail(ZERO_ERROR_MEMORY, "no memory to pass weights in runs of %zu", buffers->capacity);
     zero_status_t status = device->ops->alloc(device, device_bytes(buffers), &on_device);
@@ -359,7 +362,7 @@ zero_status_t zero_run_read_master(zero_engine_t *engine, zero_tensor_t tensor, 
     void *param = param_at(engine, tensor, at, buffers);
     if (zero_run_is_fp8(engine, tensor))
         return zero_frozen_fp8_read(engine->frozen_fp8, tensor,
-                                    param == buffers->param ? host_param_at(engine, tensor, at) : param, buffers->host,
+                                    param == buffers->param ? host_param_at(engine, tensor, at) : param, buffers,
                                     n_elems);
     if (param == buffers->param)
         ZERO_TRY(

@@ -2,7 +2,6 @@
 #include "zero/offload/offload.h"
 
 #include <stdlib.h>
-#include <string.h>
 #include <unistd.h>
 
 #include "base/log.h"

@@ -166,7 +166,7 @@ static const measured_t measured[] = {
      .in_8_bits = true, .in_backward = true},
     {18821.0, LLAMA_8B, 1, 2, .stage = 3, .seq_len = 131072, .recompute = RECOMPUTE_FULL, .sequence_ranks = 2,
      .in_8_bits = true, .in_backward = true, .fp8 = FP8_LINEAR},
-    /* The same over four GPUs; of the last row, the first step. */
+    /* Long sequences on four GPUs, each sequence on one of them or shared by all, and on one GPU. */
     {4278.7, LLAMA_8B, 1, 4, .stage = 3, .seq_len = 32768, .recompute = RECOMPUTE_LIGHT, .sequence_ranks = 1,
      .in_8_bits = true, .in_backward = true},
     {1157.9, LLAMA_8B, 1, 4, .stage = 3, .seq_len = 32768, .sequence_ranks = 4, .in_8_bits = true, .in_backward = true},
@@ -178,8 +178,10 @@ static const measured_t measured[] = {
      .sequence_ranks = 4, .in_8_bits = true, .in_backward = true},
     {45083.9, LLAMA_2_LAYERS, 1, 1, .stage = 3, .seq_len = 524288, .recompute = RECOMPUTE_FULL, .in_8_bits = true,
      .in_backward = true},
+    /* The first step: there was no other. */
     {134649.6, LLAMA_2_LAYERS, 1, 4, .stage = 3, .seq_len = 2097152, .recompute = RECOMPUTE_FULL, .sequence_ranks = 4,
      .in_8_bits = true, .in_backward = true},
+    /* One batch on one, two and four GPUs: a sequence that they share, and four sequences. */
     {141.8, LLAMA_1B, 1, 1, .stage = 3, .seq_len = 8192},
     {83.5, LLAMA_1B, 1, 2, .stage = 3, .seq_len = 8192, .sequence_ranks = 2},
     {52.9, LLAMA_1B, 1, 4, .stage = 3, .seq_len = 8192, .sequence_ranks = 4},
