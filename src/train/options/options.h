@@ -321,7 +321,8 @@ static inline bool options_have_auto(const options_t *o)
            o->model.recompute == RECOMPUTE_AUTO;
 }
 
-/* Returns whether the tokens of a pass, and the bytes that it takes, can be counted: options that cannot are refused. */
+/* Returns whether the tokens of a pass, and the bytes that it takes, can be counted: options that cannot are refused.
+ */
 bool options_are_countable(const options_t *options);
 
 /* ---- a sequence that K ranks share ---- */
