@@ -250,7 +250,22 @@ class Encoder:
                 stats["endless"] += not is_end
             counts[a:b] = b"\1" * max(b - a, 0)
             stats["answers"] += 1
+            stats.update(self.ends_of(text, ids, places, a, b))
         return counts
+
+    def ends_of(self, text, ids, places, a, b):
+        """Names the special token that ends tokens a to b, for statistics: the last that is not white space."""
+        while b > a and text[slice(*places[b - 1])].isspace():
+            b -= 1
+        return ["end %d" % ids[b - 1]] if b > a and ids[b - 1] in self.tokenizer.added else []
+
+    def stops(self):
+        """The file that names the tokens at which generated text ends, and these."""
+        for name in ("generation_config.json", "config.json"):
+            stops = self.read(name).get("eos_token_id")
+            if stops is not None:
+                return os.path.join(self.folder, name), stops if isinstance(stops, list) else [stops]
+        return None, []
 
 
 def begin_together(chosen, rejected):

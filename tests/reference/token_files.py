@@ -376,6 +376,17 @@ def roles_and_ends_are_told():
         file.write('{"messages": [{"role": "human", "content": "a"}, {"role": "gpt", "content": "b"}]}\n')
     code, said = run("-t", "bpe", "-o", "foreign.tokens", "--chat", "foreign.jsonl")
     assert code == 1 and "gpt (1), human (1)" in said, said
+    os.makedirs(path_of("base"), exist_ok=True)
+    for name in ("tokenizer.json", "tokenizer_config.json", "chat_template.jinja"):
+        with open(path_of("base/" + name), "wb") as file:
+            file.write(read("bpe/" + name))
+    end = tokenizers.Tokenizer.from_file(path_of("bpe/tokenizer.json")).token_to_id("<|endoftext|>")
+    for stops, is_told in ((end + 1, True), ([end + 1, end], False), (None, False)):
+        with open(path_of("base/generation_config.json"), "w", encoding="utf-8") as file:
+            json.dump({"eos_token_id": stops}, file)
+        code, said = run("-t", "base", "-o", "base.tokens", "--chat", "chat.jsonl")
+        told = "3 of 3 answers end with '<|endoftext|>' (%d), which is not in eos_token_id of 'base/generation_config.json'" % end
+        assert code == 0 and (told in said) == is_told, said
     for config, says in (({"eos_token": "<|typo|>"}, "'<|typo|>' is not in the vocabulary"),):
         os.makedirs(path_of("named"), exist_ok=True)
         with open(path_of("named/tokenizer.json"), "wb") as file:

@@ -57,6 +57,32 @@ static zero_status_t try_template(const options_t *options, prompt_t *prompt)
     return ZERO_OK;
 }
 
+/* Finds the special token that the template puts behind an answer: a model that was tuned on dialogues ends answers
+ * with it, though eos_token_id may still be the base model's. A template that refuses the dialogue, or ends answers
+ * with text, has none. */
+static zero_status_t find_end(prompt_t *prompt)
+{
+    static const char answer[] = "(zerotrain's answer)";
+    char *text = NULL;
+    size_t n_bytes;
+    tokens_t tokens = {0};
+    json_t *dialogue = json_pack("{s:[{s:s, s:s}, {s:s, s:s}, {s:s, s:s}]}", "messages", "role", "user", "content", "a",
+                                 "role", "assistant", "content", answer, "role", "user", "content", "a");
+    zero_status_t status = chat_template_render(prompt->chat, NULL, dialogue, &text, &n_bytes);
+    const char *behind = status == ZERO_OK ? strstr(text, answer) : NULL;
+    if (behind) {
+        behind += strlen(answer);
+        behind += strspn(behind, " \n\t");
+        status = tokenizer_encode(prompt->tokenizer, behind, strlen(behind), false, &tokens);
+    }
+    if (status == ZERO_OK && tokens.n > 0 && tokenizer_text_bytes(prompt->tokenizer, tokens.at[0], false) == 0)
+        prompt->end = tokens.at[0];
+    tokens_free(&tokens);
+    free(text);
+    json_decref(dialogue);
+    return status == ZERO_ERROR_USAGE ? ZERO_OK : status;
+}
+
 static int64_t positions_of(const model_options_t *model)
 {
     char path[OPTIONS_MAX_PATH + 32];
@@ -76,13 +102,16 @@ static zero_status_t open_here(const options_t *options, prompt_t *prompt)
     const model_options_t *model = &options->model;
     ZERO_TRY(tokenizer_open(adapter_texts_directory(options), model->vocab_size, &prompt->tokenizer));
     ZERO_TRY(chat_template_open(adapter_texts_directory(options), &prompt->chat));
-    return try_template(options, prompt);
+    ZERO_TRY(try_template(options, prompt));
+    return find_end(prompt);
 }
 
 zero_status_t chat_read(options_t *options, zero_comm_t *comm, prompt_t *prompt)
 {
+    prompt->end = -1;
     zero_status_t status = zero_comm_rank(comm) == 0 ? open_here(options, prompt) : ZERO_OK;
     ZERO_TRY(report_agree(comm, status));
+    ZERO_TRY(zero_comm_broadcast(comm, &prompt->end, sizeof prompt->end, 0));
     if (options->model.seq_len == 0)
         options->model.seq_len = positions_of(&options->model);
     return zero_comm_broadcast(comm, &options->model.seq_len, sizeof options->model.seq_len, 0);
@@ -267,6 +296,8 @@ zero_status_t chat_run(generator_t *generator, prompt_t *prompt)
     turn_kind_t kind = TURN_WAITS;
     zero_status_t status = ZERO_OK;
     generator->is_shown = true;
+    if (prompt->end >= 0 && generator->n_stops < GENERATOR_MAX_STOPS)
+        generator->stops[generator->n_stops++] = prompt->end;
     while (status == ZERO_OK && kind != TURN_ENDS)
         status = take_turn(&chat, &kind);
     free(chat.lines.bytes);

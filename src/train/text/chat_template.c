@@ -173,6 +173,10 @@ static bool take_line(json_t *line, const char *where, char **text, size_t *n_by
         report("%s", said);
         return false;
     }
+    if (!json_is_string(rendered) && !where) {
+        *status = ZERO_ERROR_USAGE;
+        return true;
+    }
     if (!json_is_string(rendered)) {
         *status = report_error(ZERO_ERROR_USAGE, "%s: %s", where, error ? error : "no text came from the template");
         return true;
@@ -199,7 +203,7 @@ zero_status_t chat_template_render(chat_template_t *chat, const char *where, con
         json_decref(parsed);
     }
     free(line);
-    return is_answered ? status : report_end(chat, where);
+    return is_answered ? status : report_end(chat, where ? where : "generate");
 }
 
 zero_status_t chat_add_message(json_t *dialogue, const char *role, const char *content, size_t n_bytes)

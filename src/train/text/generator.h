@@ -20,6 +20,7 @@ typedef struct prompt {
     /* --chat, and --prompts with messages: */
     chat_template_t *chat;
     json_t *dialogue; /* --chat: {"messages": [...]} */
+    int32_t end;      /* --chat, on all ranks: the special token that the template puts behind answers; -1: none */
     /* --prompts: */
     json_t *records;   /* the file's objects */
     int64_t n_prompts; /* of which each has */

@@ -193,6 +193,43 @@ START_TEST(a_dialogue_ends_where_the_positions_end)
 }
 END_TEST
 
+/* Bytes are tokens of tokenizer.json, too, and ';' is a special one. */
+static void write_tokenizer(const char *name)
+{
+    char text[4096] = "{\"added_tokens\": [{\"id\": 59, \"content\": \";\", \"special\": true}], \"pre_tokenizer\": "
+                      "{\"type\": \"ByteLevel\", \"add_prefix_space\": false, \"use_regex\": true}, \"decoder\": "
+                      "{\"type\": \"ByteLevel\"}, \"model\": {\"type\": \"BPE\", \"merges\": [], \"vocab\": "
+                      "{\"\u0120\": 32";
+    for (int c = '!'; c <= '~'; c++)
+        if (c != '"' && c != '\\')
+            snprintf(text + strlen(text), sizeof text - strlen(text), ", \"%c\": %d", c, c);
+    strcat(text, "}}}");
+    write_file(name, text);
+}
+
+/* A base model's eos_token_id is not what the template ends answers with. */
+START_TEST(an_answer_ends_where_the_template_ends_it)
+{
+    support_output_t output;
+    const int n_ranks = 1 + _i;
+    if (lacks_jinja() || support_leaves_out(n_ranks))
+        return;
+    int code =
+        support_run(&output, LIMIT_S,
+                    "cd %s && %s/zerotrain --overwrite --set model.vocab_size=257 --set checkpoint.dir=base cfg.ini",
+                    scratch, support_build());
+    ck_assert_msg(code == 0, "%s", output.err);
+    support_output_free(&output);
+    write_tokenizer("base/latest/tokenizer.json");
+    write_file("base/latest/generation_config.json", "{\"eos_token_id\": 256}");
+    write_file("base/latest/chat_template.jinja", TEMPLATE);
+    code = ask(&output, n_ranks, "who?\nwhat?\n", "--chat base");
+    ck_assert_msg(code == 0 && strcmp(output.out, "it is me\na stone\n") == 0, "%d: %s%s", code, output.out,
+                  output.err);
+    support_output_free(&output);
+}
+END_TEST
+
 /* ---- a file of prompts ---- */
 
 START_TEST(each_prompt_of_a_file_has_the_text_that_it_has_alone)
@@ -350,6 +387,7 @@ static Suite *suite(void)
     tcase_add_test(turns, the_system_message_comes_first);
     tcase_add_loop_test(turns, a_turn_gives_the_answer_of_the_whole_dialogue, 0, 3);
     tcase_add_test(turns, a_dialogue_ends_where_the_positions_end);
+    tcase_add_loop_test(turns, an_answer_ends_where_the_template_ends_it, 0, 2);
     tcase_add_test(turns, each_prompt_of_a_file_has_the_text_that_it_has_alone);
     tcase_add_loop_test(turns, a_bad_line_is_refused_by_its_number, 0, sizeof bad_lines / sizeof bad_lines[0]);
     tcase_add_loop_test(turns, mistakes_are_refused_with_a_line, 0, sizeof refusals / sizeof refusals[0]);
