@@ -4,9 +4,10 @@
 
 A small random Llama has the chat template of one family after the other. Dialogues of 2 and 3 turns, some with a system's
 message, are taken by transformers (apply_chat_template, generate, decode, the answer added to the messages) and by
-`generate --chat`: the prompts must have as many tokens, and the answers must be the same bytes. --prompts must give the
-same answers to each dialogue up to each question, and to its rendered text, without a second beginning of text where the
-template writes one: the tokenizer adds <s>. Prints "ok: claim", "FAILED: claim" or "SKIP: reason" for each."""
+`generate --chat`: the prompts must have as many tokens, and the answers must be the same bytes. --chat also ends answers
+at the token with which the template ends them, for which transformers is asked, too. --prompts, which does not, must give
+transformers' answers to each dialogue up to each question, and to its rendered text, without a second beginning of text
+where the template writes one: the tokenizer adds <s>. Prints "ok: claim", "FAILED: claim" or "SKIP: reason" for each."""
 
 import json
 import os
@@ -52,14 +53,25 @@ def asked(tokenizer, messages):
     return tokenizer.apply_chat_template(messages, add_generation_prompt=True, tokenize=True, return_dict=True)["input_ids"]
 
 
+def end_of_answers(tokenizer):
+    """The special token that the template puts behind an answer, where --chat ends one, too; None: it puts text there."""
+    answer = "(an answer)"
+    messages = [{"role": role, "content": content} for role, content in (("user", "a"), ("assistant", answer), ("user", "a"))]
+    behind = tokenizer.apply_chat_template(messages, tokenize=False).partition(answer)[2].lstrip(" \n\t")
+    first = tokenizer.encode(behind, add_special_tokens=False)[:1]
+    return first[0] if first and content_of(tokenizer, first) == "" else None
+
+
 def taken(model, stops, tokenizer, system, questions):
-    """What transformers makes of a dialogue: of each turn the messages, the prompt's tokens, and the new ones."""
+    """What transformers makes of a dialogue that ends answers at the stops: of each turn the messages, the prompt's
+    tokens, and the new ones."""
     messages = [{"role": "system", "content": system}] if system else []
     turns = []
     for question in questions:
         messages = messages + [{"role": "user", "content": question}]
         ids = asked(tokenizer, messages)
-        new = model.generate(torch.tensor([ids]), max_new_tokens=N_TOKENS, do_sample=False, pad_token_id=1)[0, len(ids):].tolist()
+        new = model.generate(torch.tensor([ids]), max_new_tokens=N_TOKENS, do_sample=False, pad_token_id=1,
+                             eos_token_id=stops)[0, len(ids):].tolist()
         turns.append((messages, ids, new[:-1] if new[-1] in stops else new, "stop" if new[-1] in stops else "length"))
         messages = messages + [{"role": "assistant", "content": content_of(tokenizer, turns[-1][2])}]
     return turns
@@ -120,7 +132,7 @@ def main():
     templates = templates_folder(scratch)
     if not templates:
         return 0
-    folder, failed = os.path.join(scratch, "dialogues"), 0
+    folder, failed, n_ends = os.path.join(scratch, "dialogues"), 0, 0
     make_tokenizer(folder)
     model, stops = make_model(folder)
     for seed, name in enumerate(TEMPLATES):
@@ -130,18 +142,22 @@ def main():
         with open(os.path.join(folder, "chat_template.jinja"), "w", encoding="utf-8") as file:
             file.write(template)
         tokenizer = PreTrainedTokenizerFast.from_pretrained(folder)
-        chats, all_turns = [], []
+        chats, all_turns, end = [], [], end_of_answers(tokenizer)
+        n_ends += end is not None
         for n_turns in (2, 3, 3):
             system, questions = dialogue(rng, n_turns, name not in NO_SYSTEM and n_turns == len(chats) + 2)
-            turns = taken(model, stops, tokenizer, system, questions)
+            turns = taken(model, stops + ([end] if end is not None else []), tokenizer, system, questions)
             chats.append(chats_alike(zerotrain, folder, tokenizer, system, questions, turns))
-            all_turns += turns
+            all_turns += taken(model, stops, tokenizer, system, questions)
         prompts, n_prompts = prompts_alike(zerotrain, folder, tokenizer, all_turns)
         varied = len({tuple(new) for _, _, new, _ in all_turns}) > 4
         holds = all(chats) and prompts and varied
         failed += not holds
         print("%s: generate --chat, %s: turns of 3 dialogues, and %d prompts of a file, are transformers'%s" %
               ("ok" if holds else "FAILED", name, n_prompts, "" if holds else ": %s %s %s" % (chats, prompts, varied)), flush=True)
+    failed += n_ends < len(TEMPLATES) // 2
+    print("%s: %d of %d templates end answers with a special token, where --chat ends them" %
+          ("FAILED" if n_ends < len(TEMPLATES) // 2 else "ok", n_ends, len(TEMPLATES)))
     return failed > 0
 
 
