@@ -291,13 +291,10 @@ static double bound(const run_t *run)
 static void check_weights(const run_t *run, double lr)
 {
     for (int t = 0; t < N_TENSORS; t++) {
-        uint64_t sum = 0;
         double n_off = 0.0;
         OK(zero_get_tensor(run->engine, t, ZERO_ARRAY_WEIGHT, ZERO_ALL_RANKS, run->data));
+        const uint64_t sum = hash_floats(run->data, (uint64_t)N_ELEMS[t]);
         for (int i = 0; i < N_ELEMS[t]; i++) {
-            uint32_t bits;
-            memcpy(&bits, &run->data[i], sizeof bits);
-            sum = hash(sum ^ bits) + (uint64_t)i;
             const double off = fabs((double)run->data[i] - run->w[t][i]);
             CHECK(FROZEN[t] ? off == 0.0 : off <= N_STEPS * 2.0 * lr, "tensor %d, element %d: off by %g", t, i, off);
             n_off += off > bound(run) * (FROZEN[t] ? 0.0 : 1.0) && !run->unsure[t][i];

@@ -5,9 +5,10 @@
     lora.py --by peft                          the same model, adapters by Hugging Face's peft, torch.optim.AdamW
 
 Without other options the shape is Llama-3-8B's, 1 x 2048 tokens, adapters of rank 16 on the two matrices of attention
-(q, k, v are one), with --all-linear also on the two of the MLP (gate and up are one). All three begin with the same numbers and see the same data, so their losses agree: within rounding in
-fp32. A step is forward, backward, clipping to norm 1 and AdamW. In bf16 --by torch keeps fp32 masters of the adapters, as
-libzero does; peft keeps the adapters in fp32. --compile compiles the blocks, with libzero what is in their units.
+(q, k, v are one), with --all-linear also on the two of the MLP (gate and up are one). All three begin with the same
+numbers and see the same data, so their losses agree: within rounding in fp32. A step is forward, backward, clipping to
+norm 1 and AdamW. In bf16 --by torch keeps fp32 masters of the adapters, as libzero does; peft keeps the adapters in fp32.
+--compile compiles the blocks, with libzero what is in their units.
 
 The last line is RESULT lora key=value ...: step_ms is the median; start_s is what the trainer takes to begin with the
 model, in which libzero takes over its weights; first_s is the first step, with compiling; MiB of memory: smi what

@@ -262,6 +262,18 @@ START_TEST(training_beside_frozen_tensors_has_the_same_bits_at_every_stage_and_o
 }
 END_TEST
 
+/* Takes the output over as the first, or expects the first one's text of it. */
+static void expect_first_text(support_output_t *first, support_output_t *output, int n_ranks, const char *settings)
+{
+    if (!first->out) {
+        *first = *output;
+        return;
+    }
+    ck_assert_msg(strcmp(output->out, first->out) == 0, "%d ranks, %s:\n%s instead of\n%s", n_ranks, settings,
+                  output->out, first->out);
+    support_output_free(output);
+}
+
 /* Optimizers with one state array, or with blocks: what AdamW's cases check, saving and loading with other tensors
  * frozen included. */
 START_TEST(other_optimizers_train_beside_frozen_tensors_too)
@@ -282,13 +294,7 @@ START_TEST(other_optimizers_train_beside_frozen_tensors_too)
                                              support_build(), optimizer, dtype, root, c, CASES[c].settings);
         ck_assert_msg(exit_code == 0 && support_count(output.out, "\n") == 3 + 8, "%s, %s, %s: exit code %d\n%s%s",
                       optimizer, dtype, CASES[c].settings, exit_code, output.out, output.err);
-        if (!first.out) {
-            first = output;
-            continue;
-        }
-        ck_assert_msg(strcmp(output.out, first.out) == 0, "%s, %s, %d ranks, %s:\n%s instead of\n%s", optimizer, dtype,
-                      CASES[c].n_ranks, CASES[c].settings, output.out, first.out);
-        support_output_free(&output);
+        expect_first_text(&first, &output, CASES[c].n_ranks, CASES[c].settings);
     }
     support_output_free(&first);
     scratch_close();
@@ -302,19 +308,15 @@ START_TEST(matrices_in_fp8_have_the_same_bits_at_every_stage_and_on_any_number_o
     for (int n_ranks = 1; n_ranks <= 4; n_ranks++)
         for (int stage = n_ranks % 2; stage <= 3; stage += 2) {
             support_output_t output;
+            char settings[32];
             if (support_leaves_out(n_ranks))
                 continue;
             const int exit_code = support_mpirun(&output, LIMIT_S, n_ranks, "%s/tests/mpi/frozen_fp8_cases stage=%d",
                                                  support_build(), stage);
             ck_assert_msg(exit_code == 0 && support_count(output.out, "\n") == 3, "%d ranks, stage %d: %d\n%s%s",
                           n_ranks, stage, exit_code, output.out, output.err);
-            if (!first.out) {
-                first = output;
-                continue;
-            }
-            ck_assert_msg(strcmp(output.out, first.out) == 0, "%d ranks, stage %d:\n%s instead of\n%s", n_ranks, stage,
-                          output.out, first.out);
-            support_output_free(&output);
+            snprintf(settings, sizeof settings, "stage=%d", stage);
+            expect_first_text(&first, &output, n_ranks, settings);
         }
     support_output_free(&first);
 }
