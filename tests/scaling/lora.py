@@ -81,7 +81,7 @@ def adapter_numbers(index, shape, is_b, device):
 def make_model(device):
     """The frozen base with adapters, set to their first numbers, in the precision asked for."""
     torch.set_default_dtype(torch.bfloat16 if args.precision == "bf16" else torch.float32)
-    args.arch, args.recompute = "llama", False
+    args.arch, args.recompute, args.context_parallel, args.head_tiles = "llama", False, False, 1
     args.compile = "blocks" if args.compile else "none"
     with torch.device(device):
         model = fsdp2.Model(args)
