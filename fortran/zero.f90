@@ -81,8 +81,8 @@ module zero
         integer(c_int8_t) :: unused(2)
         real(c_float) :: offload_params
         integer(c_size_t) :: user_pinned_bytes
-        integer(c_int) :: update, gradients
-        integer(c_int8_t) :: reserved(8)
+        integer(c_int) :: update, gradients, offload_grads
+        integer(c_int8_t) :: reserved(4)
     end type
 
     type, bind(c) :: zero_grad_t

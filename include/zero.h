@@ -282,6 +282,13 @@ typedef enum zero_offload_update {
     ZERO_OFFLOAD_UPDATE_HOST,   /* the CPU, in place: new parameters are then copied to the GPU */
 } zero_offload_update_t;
 
+/* Where the sums of gradients of units whose state is offloaded wait from one micro-step to the next. */
+typedef enum zero_offload_grads {
+    ZERO_OFFLOAD_GRADS_AUTO,   /* on the device, unless the plan does not fit with them there */
+    ZERO_OFFLOAD_GRADS_DEVICE, /* 4 bytes an element */
+    ZERO_OFFLOAD_GRADS_HOST,   /* they leave as they are made, and come back for the next micro-step's backward pass */
+} zero_offload_grads_t;
+
 /* When a unit's weights are updated. */
 typedef enum zero_update_time {
     ZERO_UPDATE_IN_STEP,     /* in zero_step, when the norm of all gradients is known */
@@ -403,8 +410,8 @@ typedef struct zero_config {
      * addition to offload's, within offload_ram. Ignored on the CPU. */
     size_t user_pinned_bytes;
     /* ZERO_UPDATE_IN_BACKWARD (LOMO, Lv et al. 2023, arXiv:2306.09782): if a step reduces once, reduced gradients are
-     * held for one unit only (two with offload, three with several ranks). With more micro-steps all are held, but
-     * offloaded state still moves during backward. The bits are those of ZERO_UPDATE_IN_STEP without clipping. Call
+     * held for one unit only (two with offload, three with several ranks). With more micro-steps all are held, but for
+     * those of offload_grads, and offloaded state still moves during backward. The bits are those of ZERO_UPDATE_IN_STEP without clipping. Call
      * zero_set_lr before zero_begin of the last micro-step. A gradient that is not finite ends training: its unit and
      * those before it are unchanged, those after it have been updated, and zero_step_wait returns ZERO_ERROR_NONFINITE.
      * After the first update zero_cancel fails, too. For both, set weights and moments (zero_set_state), or load a
@@ -417,14 +424,20 @@ typedef struct zero_config {
      * with fp32, at no loss, on one rank with one micro-step, which uses them as backward has written them.) Not with
      * Muon, own optimizers and hooks, and not at stage 0. */
     zero_dtype_t gradients;
-    uint8_t reserved[8];
+    /* With offload, where a step reduces several times (more than one micro-step, and not stage 1 with
+     * reduce_every_micro_step = false): ZERO_OFFLOAD_GRADS_HOST keeps the sums of gradients of units whose state is
+     * offloaded in pinned host memory between micro-steps, 4 bytes an element of this rank's shard. The device then
+     * holds them for two units (with updates in backward, several ranks: three). They are added up on the device, in
+     * the same order: the bits stay the same. Otherwise it changes nothing. */
+    zero_offload_grads_t offload_grads;
+    uint8_t reserved[4];
 } zero_config_t;
 
 /* Sets the defaults: stage 3, bf16, one micro-step, prefetch 1, keep 0, overlap, seed 1; AdamW with beta1 0.9, beta2
  * 0.95, eps 1e-8, weight_decay 0.1 (momentum 0.9 for SGD, 0.95 and 5 steps for Muon); grad_clip 1.0; an end after 20
  * skipped steps; fp16's loss scale from 65536, window 1000, hysteresis 1; no offload (but if you turn it on: ratio 1,
  * no parameters, 256 MiB of buffers, at most half of the host's memory); 512 MiB of staging; no check; no gather_fp8;
- * not forward_only; gradients in fp32, updates in zero_step.
+ * not forward_only; gradients in fp32, updates in zero_step; offload_grads auto.
  *
  * struct_size: the size of the struct at `config`; nothing beyond it is written. C and C++ need only
  * zero_config_default; this is for bindings to other languages. In a smaller struct, of an older header, the missing
@@ -441,8 +454,8 @@ static inline zero_config_t zero_config_default(void)
 }
 /* Sets one field by its name above, from text, as it comes from a command line or a file: "stage" to "3" ("zero.stage"
  * is the same), "dtype" to "bf16", "overlap" to "false", "optimizer" to a name of zero_optimizer_name. keep,
- * offload_ratio and offload_params also take "auto", and shard_group "host"; offload_update takes "auto", "device" or
- * "host", update "step" or "backward". Fields that point to functions of yours cannot be set. An unknown name, or a
+ * offload_ratio and offload_params also take "auto", and shard_group "host"; offload_update and offload_grads take
+ * "auto", "device" or "host", update "step" or "backward". Fields that point to functions of yours cannot be set. An unknown name, or a
  * text that is not a value of the field's type, is ZERO_ERROR_ARGUMENT, and nothing has changed. Ranges are checked by
  * zero_engine_create. */
 ZERO_API zero_status_t zero_config_set(zero_config_t *config, const char *name, const char *value);

@@ -44,7 +44,7 @@ class Config(ctypes.Structure):
                 ("offload_ram", c_float), ("staging_bytes", c_size_t), ("user_bytes", c_size_t), ("check", c_bool),
                 ("forward_only", c_bool), ("unused", c_uint8 * 2), ("offload_params", c_float),
                 ("user_pinned_bytes", c_size_t), ("update", c_int), ("gradients", c_int),
-                ("reserved", c_uint8 * 8)]
+                ("offload_grads", c_int), ("reserved", c_uint8 * 4)]
 
     @classmethod
     def default(cls, **settings):

@@ -23,7 +23,8 @@
  * noise is added to reduced gradients, by work that takes its time in the stream; 2: weights are pushed behind their
  * update, too) schedule=0 (1: tensors have settings of their own, which change from step to step) cancels=0 (1: before
  * every step passes are begun that are cancelled, anywhere) created=0 (the micro-steps that the engine is created with,
- * before zero_set_micro_steps; 0: micro_steps) clip=1 (grad_clip) gradients=fp32 (or bf16) backward=0 (1: units are
+ * before zero_set_micro_steps; 0: micro_steps) clip=1 (grad_clip) gradients=fp32 (or bf16) sums=auto (or device, host:
+ * offload_grads) backward=0 (1: units are
  * updated in backward; needs clip=0) loses=0 (1: at the end a peer seems lost, with work under way) load= (a
  * directory of checkpoints, from whose latest the run continues) save= (one to write to after the steps)
  *
@@ -79,6 +80,7 @@ zero_config_t make_config(const settings_t *s)
     config.initial_loss_scale = 1024.0f;
     config.grad_clip = (float)s->clip;
     config.gradients = s->gradients ? ZERO_BF16 : ZERO_FP32;
+    config.offload_grads = (zero_offload_grads_t)s->sums;
     config.update = s->backward ? ZERO_UPDATE_IN_BACKWARD : ZERO_UPDATE_IN_STEP;
     config.check = s->check;
     config.offload = s->offload != 0;
@@ -460,6 +462,7 @@ static const setting_row_t setting_rows[] = {{"stage", offsetof(settings_t, stag
                                              {"schedule", offsetof(settings_t, schedule), NULL},
                                              {"clip", offsetof(settings_t, clip), NULL},
                                              {"gradients", offsetof(settings_t, gradients), "fp32 bf16"},
+                                             {"sums", offsetof(settings_t, sums), "auto device host"},
                                              {"backward", offsetof(settings_t, backward), NULL},
                                              {"hooks", offsetof(settings_t, hooks), NULL},
                                              {"optimizer", offsetof(settings_t, optimizer), SETTING_OPTIMIZERS},

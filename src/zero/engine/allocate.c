@@ -15,15 +15,17 @@ static zero_status_t check_fits(const zero_context_t *context)
     const bool is_gpu = context->device->type != ZERO_DEVICE_CPU;
     const char *offload = is_gpu && !config->offload && !config->forward_only ? ", offload" : "";
     const char *params = is_gpu && config->stage == 3 && config->offload_params < 1.0f ? ", offload_params" : "";
+    const bool sums = config->offload && config->offload_grads == ZERO_OFFLOAD_GRADS_DEVICE && config->micro_steps > 1;
+    const char *grads = is_gpu && sums ? ", offload_grads auto" : "";
     const char *keep = config->keep > 0 && context->plan.stage.shard_params ? ", a smaller keep" : "";
     if (needed <= available)
         return ZERO_OK;
     return zero_fail(
         ZERO_ERROR_MEMORY,
         "the plan needs %.1f MiB (%.1f for parameters, gradients and optimizer state, %.1f of the caller's) "
-        "and %.1f MiB are free: take more ranks%s%s%s%s, a smaller micro-batch or recompute",
+        "and %.1f MiB are free: take more ranks%s%s%s%s%s, a smaller micro-batch or recompute",
         (double)needed / mib, (double)planned / mib, (double)config->user_bytes / mib, (double)available / mib, stage,
-        offload, params, keep);
+        offload, params, grads, keep);
 }
 
 /* Returns what a plan may take of what is free now. */
@@ -201,6 +203,38 @@ static zero_status_t resolve_shard_group(zero_context_t *context)
     return ZERO_OK;
 }
 
+/* Chooses what is auto, and plans. */
+static zero_status_t choose_and_plan(zero_context_t *context, zero_plan_target_t target)
+{
+    ZERO_TRY(choose_offload_ratio(context, target));
+    ZERO_TRY(choose_offload_params(context, target));
+    ZERO_TRY(choose_keep(context, target)); /* into what offload leaves free */
+    return zero_arena_plan_create(context->model, &context->layout, &context->config, target, &context->plan);
+}
+
+/* offload_grads = auto: plans with the sums on the device and, if that does not fit on some rank, once more with those
+ * of offloaded units in host memory, if it has any there then. */
+static zero_status_t choose_grads_and_plan(zero_context_t *context, zero_plan_target_t target)
+{
+    const zero_config_t asked = context->config;
+    ZERO_TRY(choose_and_plan(context, target));
+    if (asked.offload_grads != ZERO_OFFLOAD_GRADS_AUTO || !asked.offload || asked.micro_steps == 1 || !target.on_gpu)
+        return ZERO_OK;
+    const uint64_t needed = zero_memory_total(&context->plan.memory) + asked.user_bytes;
+    double n_short = needed > context->device->ops->available_bytes(context->device);
+    ZERO_TRY(zero_comm_sum(context->host_comm, &n_short, 1));
+    if (n_short == 0.0)
+        return ZERO_OK;
+    zero_arena_plan_destroy(&context->plan);
+    context->config = asked;
+    context->config.offload_grads = ZERO_OFFLOAD_GRADS_HOST;
+    ZERO_TRY(choose_and_plan(context, target));
+    if (context->host_comm->rank == 0 && context->plan.host.holds_sums)
+        zero_log(ZERO_LOG_INFO, "offload_grads auto: with the sums of gradients on the device the plan does not fit; "
+                                "those of offloaded units wait in host memory between micro-steps");
+    return ZERO_OK;
+}
+
 zero_status_t zero_fit_plan(zero_context_t *context, zero_offload_t **offload)
 {
     const zero_plan_target_t target = {.on_gpu = context->device->ops->join != NULL,
@@ -208,10 +242,7 @@ zero_status_t zero_fit_plan(zero_context_t *context, zero_offload_t **offload)
                                        .has_rails = context->device->ops->join != NULL &&
                                                     zero_comm_get_kind(context->host_comm) == ZERO_COMM_MPI};
     ZERO_TRY(resolve_shard_group(context));
-    ZERO_TRY(choose_offload_ratio(context, target));
-    ZERO_TRY(choose_offload_params(context, target));
-    ZERO_TRY(choose_keep(context, target)); /* into what offload leaves free */
-    ZERO_TRY(zero_arena_plan_create(context->model, &context->layout, &context->config, target, &context->plan));
+    ZERO_TRY(choose_grads_and_plan(context, target));
     ZERO_TRY(zero_comm_agree(context->host_comm, check_fits(context)));
     ZERO_TRY(zero_comm_agree(context->host_comm, check_host_room(context))); /* no rank has allocated any yet */
     return allocate_host_memory(context, target, offload);

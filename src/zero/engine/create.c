@@ -54,6 +54,7 @@ static uint64_t config_hash(const zero_config_t *c)
     hash = zero_hash_fold(hash, &c->offload_ratio, sizeof c->offload_ratio);
     hash = zero_hash_fold(hash, &c->offload_params, sizeof c->offload_params);
     hash = zero_hash_fold(hash, &c->offload_update, sizeof c->offload_update);
+    hash = zero_hash_fold(hash, &c->offload_grads, sizeof c->offload_grads);
     hash = zero_hash_fold(hash, &c->gradients, sizeof c->gradients);
     hash = zero_hash_fold(hash, &c->update, sizeof c->update);
     hash = zero_hash_fold(hash, &c->offload_buffer_bytes, sizeof c->offload_buffer_bytes);

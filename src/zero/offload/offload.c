@@ -54,18 +54,19 @@ void *zero_offload_frozen(const zero_offload_t *offload, zero_unit_t unit)
     return zero_offload_host_at(offload, host->frozen + at * zero_dtype_size(context->config.dtype));
 }
 
-/* Returns the first offloaded element whose gradient is sent. */
-static uint64_t first_sent(const zero_offload_t *offload)
+/* Returns the first offloaded element whose gradient has room on the host. */
+static uint64_t first_grad(const zero_offload_t *offload)
 {
-    const zero_host_plan_t *host = &offload->context->plan.host;
-    return host->first_sent < offload->context->layout.n_units ? offload->units[host->first_sent].begin : host->n_elems;
+    const zero_arena_plan_t *plan = &offload->context->plan;
+    const zero_unit_t first = zero_plan_first_grads_on_host(plan);
+    return first < offload->context->layout.n_units ? offload->units[first].begin : plan->host.n_elems;
 }
 
 void *zero_offload_host_grads(const zero_offload_t *offload, uint64_t offloaded_elem)
 {
     const size_t size = zero_dtype_size(offload->context->plan.reduced_dtype);
     return zero_offload_host_at(offload,
-                                offload->context->plan.host.grads + (offloaded_elem - first_sent(offload)) * size);
+                                offload->context->plan.host.grads + (offloaded_elem - first_grad(offload)) * size);
 }
 
 /* Parts of a unit are cut at multiples of this, so that no two threads write to one cache line. */
@@ -157,7 +158,7 @@ static void touch_part(void *args, int item, int part, int n_parts)
         zero_host_touch(address.v, zero_array_bytes(plan->array_format, n));
     if (address.master_lo)
         zero_host_touch(address.master_lo, n * zero_master_lo_size(dtype));
-    if (unit >= plan->host.first_sent)
+    if (unit >= zero_plan_first_grads_on_host(plan))
         zero_host_touch(zero_offload_host_grads(offload, from), n * zero_dtype_size(plan->reduced_dtype));
 }
 
@@ -276,6 +277,8 @@ static zero_status_t create_streams(zero_offload_t *offload)
         ZERO_TRY(device->ops->event_create(device, false, &offload->units[unit].arrived));
     if (context->plan.host.first_params < context->layout.n_units)
         ZERO_TRY(device->ops->stream_create(device, true, &offload->param_stream));
+    if (context->plan.host.holds_sums)
+        ZERO_TRY(device->ops->stream_create(device, true, &offload->sums_stream));
     return ZERO_OK;
 }
 
@@ -319,6 +322,7 @@ void zero_offload_destroy(zero_offload_t *offload)
     device->ops->stream_destroy(device, offload->update_stream);
     device->ops->stream_destroy(device, offload->in_stream);
     device->ops->stream_destroy(device, offload->param_stream);
+    device->ops->stream_destroy(device, offload->sums_stream);
     zero_host_pool_destroy(offload->pool);
     if (offload->is_pinned)
         device->ops->host_unpin(device, offload->host);
@@ -349,25 +353,72 @@ zero_status_t zero_offload_fetch_ahead(zero_offload_t *offload)
                                                                         : ZERO_OK;
 }
 
-zero_status_t zero_offload_send_grads(zero_offload_t *offload, zero_unit_t unit, zero_stream_t stream)
+/* Returns the bytes of a unit's reduced gradients. */
+static uint64_t grad_bytes(const zero_context_t *context, zero_unit_t unit)
+{
+    return context->layout.units[unit].shard_elems * zero_dtype_size(context->plan.reduced_dtype);
+}
+
+zero_status_t zero_offload_copy_grads_out(zero_offload_t *offload, zero_unit_t unit)
+{
+    const zero_context_t *context = offload->context;
+    return zero_offload_copy_out(offload, zero_offload_host_grads(offload, offload->units[unit].begin),
+                                 zero_context_reduced_grads_of(context, unit), grad_bytes(context, unit),
+                                 offload->out_stream);
+}
+
+/* Has `copy` take a unit's gradients, which have been reduced in `stream`, away from their buffer. */
+static zero_status_t send(zero_offload_t *offload, zero_unit_t unit,
+                          zero_status_t (*copy)(zero_offload_t *offload, zero_unit_t unit), zero_stream_t stream)
 {
     zero_device_t *device = offload->context->device;
-    ZERO_TRY(zero_offload_fetch_ahead(offload));
-    if (unit < offload->context->plan.host.first_sent)
-        return ZERO_OK;
     ZERO_TRY(device->ops->event_record(device, offload->grads_reduced, stream));
     ZERO_TRY(device->ops->stream_wait(device, offload->out_stream, offload->grads_reduced));
-    ZERO_TRY(offload->backend->send_grads(offload, unit));
+    ZERO_TRY(copy(offload, unit));
     ZERO_TRY(device->ops->event_record(device, zero_offload_grads_left(offload, unit), offload->out_stream));
     return device->ops->event_record(device, offload->grads_sent, offload->out_stream);
+}
+
+zero_status_t zero_offload_send_grads(zero_offload_t *offload, zero_unit_t unit, zero_stream_t stream)
+{
+    offload->units[unit].has_sums = false;
+    ZERO_TRY(zero_offload_fetch_ahead(offload));
+    return unit < offload->context->plan.host.first_sent ? ZERO_OK
+                                                         : send(offload, unit, offload->backend->send_grads, stream);
+}
+
+zero_status_t zero_offload_send_sums(zero_offload_t *offload, zero_unit_t unit, zero_stream_t stream)
+{
+    offload->units[unit].has_sums = false;
+    return send(offload, unit, zero_offload_copy_grads_out, stream);
+}
+
+/* What an update read last is not in out_stream, so with updates in backward two events say that both are done. */
+zero_status_t zero_offload_fetch_sums(zero_offload_t *offload, zero_unit_t unit)
+{
+    const zero_context_t *context = offload->context;
+    zero_device_t *device = context->device;
+    zero_offloaded_unit_t *offloaded = &offload->units[unit];
+    const zero_event_t left = zero_offload_grads_left(offload, unit);
+    if (offloaded->has_sums)
+        return ZERO_OK;
+    offloaded->has_sums = true;
+    ZERO_TRY(device->ops->stream_wait(device, offload->sums_stream, left));
+    if (context->plan.updates_in_backward)
+        ZERO_TRY(device->ops->stream_wait(device, offload->sums_stream, offload->grads_sent));
+    ZERO_TRY(zero_offload_copy_in(offload, zero_context_reduced_grads_of(context, unit),
+                                  zero_offload_host_grads(offload, offloaded->begin), grad_bytes(context, unit),
+                                  offload->sums_stream));
+    return device->ops->event_record(device, left, offload->sums_stream);
 }
 
 zero_status_t zero_offload_await_grads(zero_offload_t *offload, zero_unit_t unit, zero_stream_t stream)
 {
     zero_context_t *context = offload->context;
     const zero_event_t left = zero_offload_grads_left(offload, unit);
-    /* In backward it is an update that compute may wait for, else a short copy. */
-    if (context->plan.updates_in_backward && stream != context->streams.reduce)
+    /* Compute may wait for an update in backward, or for sums to come back; else it is a short copy. */
+    const bool may_take_long = context->plan.updates_in_backward || context->plan.host.holds_sums;
+    if (may_take_long && stream != context->streams.reduce)
         return zero_streams_compute_wait(context, ZERO_WAIT_OFFLOAD, unit, left, stream);
     return context->device->ops->stream_wait(context->device, stream, left);
 }
@@ -403,6 +454,7 @@ zero_status_t zero_offload_update_unit(zero_offload_t *offload, zero_unit_t unit
     ZERO_TRY(device->ops->event_record(device, offload->decided, stream));
     ZERO_TRY(device->ops->stream_wait(device, offload->update_stream, offload->decided));
     offload->units[unit].is_new = true;
+    offload->units[unit].has_sums = false;
     return offload->backend->update_unit(offload, unit);
 }
 
@@ -455,6 +507,10 @@ zero_status_t zero_offload_fetch_params(zero_offload_t *offload, zero_unit_t uni
 
 void zero_offload_forget(zero_offload_t *offload)
 {
-    if (offload && offload->backend && offload->backend->forget)
+    if (!offload || !offload->backend)
+        return;
+    for (zero_unit_t unit = 0; unit < offload->context->layout.n_units; unit++)
+        offload->units[unit].has_sums = false;
+    if (offload->backend->forget)
         offload->backend->forget(offload);
 }

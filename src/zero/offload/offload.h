@@ -12,6 +12,13 @@
  * Nothing is stale: a unit's next use waits for its new parameters. An offloaded unit's shard in the window is
  * published by a fence of its own, before its first gather of the step (parameters.c).
  *
+ * Sums of gradients may wait in host memory between micro-steps (zero_plan_sums_wait_on_host). Then units take turns in
+ * two buffers: while one is summed, the sums of the one before it leave, and those of the next come back.
+ *
+ *     caller's stream | backward C | sum C | backward B | sum B | backward A | sum A |
+ *     sums back       | of C       | of B               | of A  |
+ *     gradients out                        | of C               | of B       |       | of A
+ *
  * Parameters may be in host memory, too (zero_plan_offloads_params). Then an update ends in host memory, and
  * parameters.c fetches them for every use.
  *
@@ -61,8 +68,14 @@ zero_stream_t zero_offload_param_stream(const zero_offload_t *offload);
 
 /* The unit's gradients have been reduced in `stream`: copies them out, or leaves them where the update finds them. */
 zero_status_t zero_offload_send_grads(zero_offload_t *offload, zero_unit_t unit, zero_stream_t stream);
-/* Makes `stream`, which is about to write the unit's reduced gradients, wait until the gradients before them are not
- * needed any more. */
+/* Copies the unit's sums of earlier micro-steps back to its buffer, unless that has been done in this micro-step. The
+ * sum or the update of the unit that had the buffer before has been queued. For units whose sums wait in host memory
+ * (zero_plan_sums_wait_on_host). */
+zero_status_t zero_offload_fetch_sums(zero_offload_t *offload, zero_unit_t unit);
+/* The unit's gradients have been added to its sums in `stream`: copies these out, until the next micro-step. */
+zero_status_t zero_offload_send_sums(zero_offload_t *offload, zero_unit_t unit, zero_stream_t stream);
+/* Makes `stream`, which is about to write the unit's reduced gradients or to add to them, wait until those before them
+ * in the buffer are not needed any more, and the unit's own sums are there. */
 zero_status_t zero_offload_await_grads(zero_offload_t *offload, zero_unit_t unit, zero_stream_t stream);
 /* Updates the offloaded units: the step has been decided in `stream`, and every rank is done with its weights. */
 zero_status_t zero_offload_update(zero_offload_t *offload, zero_stream_t stream);

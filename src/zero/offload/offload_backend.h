@@ -14,6 +14,7 @@ typedef struct zero_offloaded_unit {
     uint64_t begin, end;  /* this rank's shard, among offloaded elements */
     zero_event_t arrived; /* its new parameters are in the window, or on the host if they are offloaded */
     bool is_new;          /* no gather has been queued after that yet */
+    bool has_sums;        /* in this micro-step its sums have come back, or are on their way, and it has not been summed */
 } zero_offloaded_unit_t;
 
 /* NULL: there is nothing to do. */
@@ -51,8 +52,9 @@ struct zero_offload {
     zero_offloaded_unit_t *units; /* by unit; those before plan.host.first are unused, of forward_only all */
     zero_stream_t out_stream, update_stream, in_stream;
     zero_stream_t param_stream;                   /* NULL unless parameters are offloaded */
+    zero_stream_t sums_stream;                    /* NULL unless sums wait in host memory */
     zero_event_t grads_reduced;                   /* in the caller's stream: the last unit's */
-    zero_event_t grads_left[ZERO_MAX_GRAD_TURNS]; /* by plan.turns.of_unit: they may be overwritten */
+    zero_event_t grads_left[ZERO_MAX_GRAD_TURNS]; /* by plan.turns.of_unit: the buffer is ready for the next sum */
     zero_event_t grads_sent;                      /* in out_stream: all that were sent */
     zero_event_t decided;                         /* in the caller's stream */
 };
@@ -67,6 +69,8 @@ void *zero_offload_host_at(const zero_offload_t *offload, uint64_t offset);
 /* Returns where the gradients of an offloaded element, and those behind it in its unit, go on the host. The unit is one
  * whose gradients are sent. */
 void *zero_offload_host_grads(const zero_offload_t *offload, uint64_t offloaded_elem);
+/* Copies a unit's reduced gradients to the host, in out_stream. */
+zero_status_t zero_offload_copy_grads_out(zero_offload_t *offload, zero_unit_t unit);
 /* Returns the event behind which the unit's reduced gradients may be overwritten. */
 zero_event_t zero_offload_grads_left(const zero_offload_t *offload, zero_unit_t unit);
 

@@ -118,15 +118,6 @@ static void destroy(zero_offload_t *offload)
 
 /* ---- a step ---- */
 
-static zero_status_t send_grads(zero_offload_t *offload, zero_unit_t unit)
-{
-    const zero_context_t *context = offload->context;
-    return zero_offload_copy_out(offload, zero_offload_host_grads(offload, offload->units[unit].begin),
-                                 zero_context_reduced_grads_of(context, unit),
-                                 context->layout.units[unit].shard_elems * zero_dtype_size(context->plan.reduced_dtype),
-                                 offload->out_stream);
-}
-
 static void update_part(void *args, int item, int part, int n_parts)
 {
     const host_backend_t *backend = args;
@@ -209,4 +200,4 @@ static zero_status_t update(zero_offload_t *offload)
 }
 
 const zero_offload_backend_t zero_offload_by_host = {
-    .create = create, .destroy = destroy, .send_grads = send_grads, .update = update};
+    .create = create, .destroy = destroy, .send_grads = zero_offload_copy_grads_out, .update = update};

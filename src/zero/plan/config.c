@@ -46,6 +46,7 @@ zero_config_t zero_config_defaults(void)
         .user_pinned_bytes = 0,
         .update = ZERO_UPDATE_IN_STEP,
         .gradients = ZERO_FP32,
+        .offload_grads = ZERO_OFFLOAD_GRADS_AUTO,
     };
 }
 
@@ -254,6 +255,9 @@ zero_status_t zero_config_check(const zero_config_t *c)
         return zero_fail(ZERO_ERROR_USAGE, "user_bytes %zu: more than any memory has", c->user_bytes);
     if (c->user_pinned_bytes > (size_t)1 << 62)
         return zero_fail(ZERO_ERROR_USAGE, "user_pinned_bytes %zu: more than any memory has", c->user_pinned_bytes);
+    if ((unsigned)c->offload_grads > ZERO_OFFLOAD_GRADS_HOST)
+        return zero_fail_collective(ZERO_ERROR_USAGE, "offload_grads %d: it must be one of zero_offload_grads_t",
+                                    (int)c->offload_grads);
     if (c->offload_threads < 0 || c->offload_threads > ZERO_MAX_OFFLOAD_THREADS)
         return zero_fail(ZERO_ERROR_USAGE, "offload_threads %d: it must be in 0..%d", c->offload_threads,
                          ZERO_MAX_OFFLOAD_THREADS);

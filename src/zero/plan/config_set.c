@@ -101,15 +101,30 @@ static bool read_optimizer(const char *text, void *field)
     return false;
 }
 
-static bool read_offload_update(const char *text, void *field)
+/* Reads one of "auto", "device" and "host", which have the same numbers in both enums. Returns -1 for another word. */
+static int read_place(const char *text)
 {
     static const char *const names[] = {"auto", "device", "host"};
     for (int i = 0; i < 3; i++)
-        if (strcmp(text, names[i]) == 0) {
-            *(zero_offload_update_t *)field = (zero_offload_update_t)i;
-            return true;
-        }
-    return false;
+        if (strcmp(text, names[i]) == 0)
+            return i;
+    return -1;
+}
+
+static bool read_offload_update(const char *text, void *field)
+{
+    const int place = read_place(text);
+    if (place >= 0)
+        *(zero_offload_update_t *)field = (zero_offload_update_t)place;
+    return place >= 0;
+}
+
+static bool read_offload_grads(const char *text, void *field)
+{
+    const int place = read_place(text);
+    if (place >= 0)
+        *(zero_offload_grads_t *)field = (zero_offload_grads_t)place;
+    return place >= 0;
 }
 
 static bool read_update(const char *text, void *field)
@@ -139,6 +154,7 @@ static bool read_update(const char *text, void *field)
 #define WANTS_dtype "fp32, bf16 or fp16"
 #define WANTS_optimizer "a name of zero_optimizer_name but own"
 #define WANTS_offload_update "auto, device or host"
+#define WANTS_offload_grads "auto, device or host"
 #define WANTS_update "step or backward"
 
 /* Pointers to functions of the caller's have no text. */
@@ -181,6 +197,7 @@ static const setting_t SETTINGS[] = {
     ROW(user_pinned_bytes, size),
     ROW(update, update),
     ROW(gradients, dtype),
+    ROW(offload_grads, offload_grads),
 };
 
 static bool set_field(const setting_t *setting, const char *text, void *field)

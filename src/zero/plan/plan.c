@@ -48,31 +48,39 @@ static zero_unit_t first_offloaded_params(const zero_layout_t *layout, const zer
     return first;
 }
 
+/* Returns whether a step reduces each unit once; else the sums of earlier micro-steps are added to. */
+static bool is_reduced_once(const zero_arena_plan_t *plan, const zero_config_t *config)
+{
+    return config->micro_steps == 1 || plan->stage.accumulate_locally;
+}
+
 /* Decides what reduced gradients are held in. One rank that reduces once a step sums nothing: what it has got in bf16
  * is as exact there. */
 static zero_dtype_t choose_reduced_dtype(const zero_arena_plan_t *plan, const zero_layout_t *layout,
                                          const zero_config_t *config)
 {
-    const bool is_reduced_once = config->micro_steps == 1 || plan->stage.accumulate_locally;
     const bool is_passed_on = layout->world_size == 1 && plan->stage.grad_dtype == ZERO_BF16;
     const bool is_read_in_fp32 =
         config->hooks || config->optimizer == ZERO_OPTIMIZER_MUON || config->optimizer == ZERO_OPTIMIZER_OWN;
-    if (!is_reduced_once || is_read_in_fp32 || plan->stage.reduced_grads_are_full)
+    if (!is_reduced_once(plan, config) || is_read_in_fp32 || plan->stage.reduced_grads_are_full)
         return ZERO_FP32;
     return is_passed_on || config->gradients == ZERO_BF16 ? ZERO_BF16 : ZERO_FP32;
 }
 
 /* Decides which units' reduced gradients take turns in how many buffers. In backward a unit that follows two others on
- * the way must find the buffer of the first of them free, so only units with gradients count there. */
+ * the way must find the buffer of the first of them free, and sums come back before the unit before has been summed: so
+ * only units with gradients count there. */
 static void choose_turns(zero_arena_plan_t *plan, const zero_layout_t *layout, const zero_config_t *config)
 {
     zero_grad_turns_t *turns = &plan->turns;
-    const bool is_reduced_once = config->micro_steps == 1 || plan->stage.accumulate_locally;
+    const bool all_turn = plan->updates_in_backward && is_reduced_once(plan, config);
     const zero_unit_t first_offloaded = plan->host.first;
     turns->first = layout->n_units;
-    if (plan->stage.reduced_grads_are_full || !is_reduced_once || config->forward_only)
+    if (plan->stage.reduced_grads_are_full || config->forward_only)
         return;
-    turns->first = plan->updates_in_backward ? 0 : first_offloaded;
+    if (!is_reduced_once(plan, config) && !plan->host.holds_sums)
+        return;
+    turns->first = all_turn ? 0 : first_offloaded;
     turns->n = 2;
     if (plan->updates_in_backward && layout->world_size > 1)
         turns->n = ZERO_MAX_GRAD_TURNS;
@@ -81,7 +89,7 @@ static void choose_turns(zero_arena_plan_t *plan, const zero_layout_t *layout, c
     int n_before = 0;
     for (zero_unit_t unit = turns->first; unit < layout->n_units; unit++) {
         turns->of_unit[unit] = n_before % turns->n;
-        n_before += !plan->updates_in_backward || layout->units[unit].shard_elems > 0;
+        n_before += (!plan->updates_in_backward && !plan->host.holds_sums) || layout->units[unit].shard_elems > 0;
     }
 }
 
@@ -95,6 +103,8 @@ static void choose_offloaded(zero_arena_plan_t *plan, const zero_layout_t *layou
     if (host->first_params < layout->n_units)
         plan->stage.shard_params = true; /* one rank, too, then has unsharded buffers */
     plan->overlapped = config->overlap && target.on_gpu && (layout->world_size > 1 || plan->stage.shard_params);
+    host->holds_sums = config->offload_grads == ZERO_OFFLOAD_GRADS_HOST && host->first < layout->n_units &&
+                       !is_reduced_once(plan, config) && !plan->stage.reduced_grads_are_full;
     choose_turns(plan, layout, config);
     if (host->first == layout->n_units)
         return;

@@ -166,15 +166,15 @@ static void plan_host_params(zero_arena_plan_t *plan, const zero_layout_t *layou
                     (layout->total_frozen_shard_elems - layout->units[host->first_params].frozen_shard_offset) * size);
 }
 
-/* Lays out the host's memory: parameters, AdamW's state of the offloaded units and the gradients that are sent; for the
- * host's update also the step's scalars. */
+/* Lays out the host's memory: parameters, AdamW's state of the offloaded units and the gradients that are sent or wait
+ * there; for the host's update also the step's scalars. */
 static void plan_host(zero_arena_plan_t *plan, const zero_layout_t *layout, const zero_config_t *config)
 {
     zero_host_plan_t *host = &plan->host;
     uint64_t *bytes = &plan->memory.pinned_bytes, n = host->n_elems;
-    uint64_t n_sent = host->first_sent < layout->n_units
-                          ? layout->total_shard_elems - layout->units[host->first_sent].shard_offset
-                          : 0;
+    const zero_unit_t first_grads = zero_plan_first_grads_on_host(plan);
+    const uint64_t n_grads =
+        first_grads < layout->n_units ? layout->total_shard_elems - layout->units[first_grads].shard_offset : 0;
     bool on_host = host->update == ZERO_OFFLOAD_UPDATE_HOST;
     zero_memory_t unused = {0};
     plan_host_params(plan, layout, config);
@@ -185,7 +185,7 @@ static void plan_host(zero_arena_plan_t *plan, const zero_layout_t *layout, cons
     host->m = reserve(bytes, &unused, ZERO_MEMORY_OPTIMIZER, zero_array_bytes(plan->array_format, n));
     if (plan->n_arrays > 1)
         host->v = reserve(bytes, &unused, ZERO_MEMORY_OPTIMIZER, zero_array_bytes(plan->array_format, n));
-    host->grads = reserve(bytes, &unused, ZERO_MEMORY_OPTIMIZER, n_sent * zero_dtype_size(plan->reduced_dtype));
+    host->grads = reserve(bytes, &unused, ZERO_MEMORY_OPTIMIZER, n_grads * zero_dtype_size(plan->reduced_dtype));
     if (on_host)
         host->scalars =
             reserve(bytes, &unused, ZERO_MEMORY_OPTIMIZER,

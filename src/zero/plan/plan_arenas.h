@@ -26,7 +26,7 @@ static inline size_t zero_master_lo_size(zero_dtype_t dtype)
  * offloaded units, which leave at once, take two. If units are updated in backward, all take turns: in one if compute
  * alone uses it, in two if offloaded units are updated at the same time as others compute, and in three with several
  * ranks, where a unit waits for all ranks' word that its gradient is finite. With several reductions a step every unit
- * has a buffer of its own. */
+ * has a buffer of its own, but for offloaded ones whose sums wait in host memory: these take turns. */
 #define ZERO_MAX_GRAD_TURNS 3
 typedef struct zero_grad_turns {
     zero_unit_t first; /* units first, first + 1 ... take turns; n_units: none do */
@@ -44,9 +44,11 @@ typedef struct zero_host_plan {
     /* From this unit on reduced gradients are sent to the host. The device's update finds those of the units before it
      * on the device: no unit overwrites them in the step. */
     zero_unit_t first_sent;
+    /* The sums of units first, first + 1 ... wait for the next micro-step in host memory. */
+    bool holds_sums;
     uint64_t n_elems;
     uint64_t master_lo, m, v; /* offsets in bytes, as are those below; v: with two state arrays */
-    uint64_t grads;           /* of units first_sent ... */
+    uint64_t grads;           /* of units zero_plan_first_grads_on_host ... */
     uint64_t params;          /* of units first_params ...; the host's update has those of units first ... */
     uint64_t params_begin;    /* where these begin among the shards of all units, in elements; UINT64_MAX: none */
     uint64_t frozen;          /* frozen tensors of units first_params ... */
@@ -172,6 +174,18 @@ static inline int zero_plan_n_groups(const zero_arena_plan_t *plan, const zero_l
 static inline bool zero_plan_is_offloaded(const zero_arena_plan_t *plan, zero_unit_t unit)
 {
     return unit >= plan->host.first;
+}
+
+/* Returns the first unit whose reduced gradients are in host memory at some time. */
+static inline zero_unit_t zero_plan_first_grads_on_host(const zero_arena_plan_t *plan)
+{
+    return plan->host.holds_sums ? plan->host.first : plan->host.first_sent;
+}
+
+/* Returns whether a unit's sums wait for the next micro-step in host memory. */
+static inline bool zero_plan_sums_wait_on_host(const zero_arena_plan_t *plan, zero_unit_t unit)
+{
+    return plan->host.holds_sums && unit >= plan->host.first;
 }
 
 /* Returns whether a unit's parameters are in host memory. */

@@ -101,8 +101,8 @@ static void add_muon(const zero_layout_t *layout, const zero_arena_plan_t *plan,
     }
 }
 
-/* Adds the optimizer state and gradients that one update copies, and the parameters that it leaves on the other side.
- */
+/* Adds the optimizer state and gradients that a step copies, and the parameters that its update leaves on the other
+ * side. */
 static void add_offloaded_update(const zero_layout_t *layout, const zero_config_t *config,
                                  const zero_arena_plan_t *plan, slices_t *slices)
 {
@@ -115,6 +115,11 @@ static void add_offloaded_update(const zero_layout_t *layout, const zero_config_
         (uint64_t)plan->n_arrays * zero_array_bytes(plan->array_format, n) + n * zero_master_lo_size(config->dtype);
     if (host->first == layout->n_units)
         return;
+    if (host->holds_sums) { /* they leave and come back between each two micro-steps */
+        const uint64_t sums = (uint64_t)(config->micro_steps - 1) * n * zero_dtype_size(plan->reduced_dtype);
+        slices->to_host += sums;
+        slices->to_gpu += sums;
+    }
     const uint64_t grads = n_sent * zero_dtype_size(plan->reduced_dtype);
     slices->to_host += grads;
     if (host->update == ZERO_OFFLOAD_UPDATE_HOST) {

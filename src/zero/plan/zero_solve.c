@@ -174,7 +174,7 @@ static zero_status_t try_stage(search_t *search, zero_config_t config)
     return ZERO_OK;
 }
 
-static zero_status_t search_all(search_t *search, const zero_config_t *config)
+static zero_status_t search_stages(search_t *search, const zero_config_t *config)
 {
     int first = search->limits->stage ? 0 : config->stage, last = search->limits->stage ? 3 : config->stage;
     bool must_offload = config->offload && !search->limits->offload_ratio && search->device != ZERO_DEVICE_CPU;
@@ -182,6 +182,18 @@ static zero_status_t search_all(search_t *search, const zero_config_t *config)
         zero_config_t tried = *config;
         tried.stage = stage;
         ZERO_TRY(try_stage(search, tried));
+    }
+    return ZERO_OK;
+}
+
+/* Sums of gradients leave only if nothing fits with them on the device, as in an engine. */
+static zero_status_t search_all(search_t *search, const zero_config_t *config)
+{
+    ZERO_TRY(search_stages(search, config));
+    if (!search->best->fits && config->offload_grads == ZERO_OFFLOAD_GRADS_AUTO && config->micro_steps > 1) {
+        zero_config_t tried = *config;
+        tried.offload_grads = ZERO_OFFLOAD_GRADS_HOST;
+        ZERO_TRY(search_stages(search, &tried));
     }
     if (search->best->fits)
         return ZERO_OK;

@@ -291,7 +291,8 @@ static zero_status_t sum_chunk(zero_gradients_t *gradients, const chunk_t *chunk
     zero_unit_t unit = reduction->unit;
     zero_norm_t *norm = &zero_context_step_scratch(context)->norm;
     context->streams.compute_end = 0;
-    /* Another unit's gradients may be in the buffer, and its update in a stream of offload's. */
+    /* Another unit's gradients may be in the buffer, and its update in a stream of offload's; and this unit's own sums
+     * may be on their way there. */
     if (gradients->offload && zero_plan_grads_take_turns(&context->plan, unit))
         ZERO_TRY(zero_offload_await_grads(gradients->offload, unit, stream));
     const zero_dtype_t dtype = context->plan.reduced_dtype;
@@ -337,6 +338,14 @@ static zero_status_t start_chunk(zero_gradients_t *gradients, uint64_t first, ze
     return zero_streams_record_timed(gradients->context, &chunk->staged, transfer_stream);
 }
 
+/* Has a unit's sums of earlier micro-steps come back, if they wait in host memory and have not come yet. */
+static zero_status_t fetch_sums(zero_gradients_t *gradients, zero_unit_t unit)
+{
+    const zero_context_t *context = gradients->context;
+    const bool waits = zero_plan_sums_wait_on_host(&context->plan, unit) && context->layout.units[unit].shard_elems > 0;
+    return waits && context->progress.micro_step > 0 ? zero_offload_fetch_sums(gradients->offload, unit) : ZERO_OK;
+}
+
 /* Starts a unit's transfer, which waits for the unit's use. That came behind n_reductions_before of the sums in
  * `stream`, and so does the transfer. */
 static zero_status_t start(zero_gradients_t *gradients, zero_unit_t unit, uint64_t n_reductions_before,
@@ -352,6 +361,7 @@ static zero_status_t start(zero_gradients_t *gradients, zero_unit_t unit, uint64
         .is_last = micro_step == context->config.micro_steps - 1,
         .adds = micro_step > 0 && !stage->accumulate_locally,
     };
+    ZERO_TRY(fetch_sums(gradients, unit));
     ZERO_TRY(zero_streams_wait_timed(context, transfer_stream, context->streams.used[unit]));
     gradients->n_reductions_awaited = n_reductions_before;
     if (context->comm->size > 1) /* else nothing is transferred */
@@ -415,6 +425,8 @@ static zero_status_t finish_reduction(zero_gradients_t *gradients, zero_stream_t
         ZERO_TRY(gradients->calls.after_sum(gradients->calls.user, unit, stream));
     else if (reduction->is_last && zero_plan_is_offloaded(&context->plan, unit))
         ZERO_TRY(zero_offload_send_grads(gradients->offload, unit, stream));
+    else if (zero_plan_sums_wait_on_host(&context->plan, unit))
+        ZERO_TRY(zero_offload_send_sums(gradients->offload, unit, stream));
     reduction->unit = -1;
     return ZERO_OK;
 }
@@ -429,6 +441,9 @@ zero_status_t zero_gradients_prepare(zero_gradients_t *gradients, zero_unit_t un
     /* What the micro-step before left under way has a buffer of its own. */
     if (context->progress.position == context->model->n_units)
         ZERO_TRY(finish_reduction(gradients, stream));
+    /* The buffer's last unit has been summed, and has left. Of several ranks, its update in backward may be to come. */
+    if (!gradients->calls.user || context->comm->size == 1)
+        ZERO_TRY(fetch_sums(gradients, unit));
     for (int i = 0; i < zero_model_n_flats(context->model, unit); i++) {
         zero_unit_t flat = zero_model_flat(context->model, unit, i);
         if (context->layout.units[flat].shard_elems == 0)

@@ -13,7 +13,7 @@ typedef struct settings {
     int stage, prefetch, micro_steps, every, steps, overlap, nan_at, seed, delay_us, fault, trace, is_async, offload,
         params, nccl, threads, pins, available, update, buffer, activations, spans, slots, asks, slow_gathers;
     int frozen, whole, rows, untied, staging, blocks, calls, idle_ms, late, loses, check, group, keep, lookup, unshard,
-        gathers, cancels, created, schedule, hooks, clip, backward, gradients;
+        gathers, cancels, created, schedule, hooks, clip, backward, gradients, sums;
     const char *load, *save;
     zero_optimizer_t optimizer;
     zero_dtype_t dtype;

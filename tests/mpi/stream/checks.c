@@ -38,6 +38,23 @@ void on_span(void *user, const zero_trace_span_t *span)
         run->computed = span->unit;
 }
 
+/* Settles what an engine decides by itself: the host updates if memory is not pinned and the device's update was not
+ * requested, and sums leave if the plan does not fit with them. */
+static zero_config_t settle(const run_t *run, zero_config_t config)
+{
+    const settings_t *s = run->s;
+    zero_memory_t plan;
+    if (!s->pins && config.offload_update == ZERO_OFFLOAD_UPDATE_AUTO)
+        config.offload_update = ZERO_OFFLOAD_UPDATE_HOST;
+    if (!s->is_async || config.offload_grads != ZERO_OFFLOAD_GRADS_AUTO || s->available == 0)
+        return config;
+    OK(zero_plan(run->toy.model, &config, ZERO_DEVICE_CUDA, zero_comm_get_kind(run->comm), zero_comm_size(run->comm),
+                 &plan));
+    if (zero_memory_total(&plan) > (uint64_t)s->available)
+        config.offload_grads = ZERO_OFFLOAD_GRADS_HOST;
+    return config;
+}
+
 /* Compares what was copied in a step with what is planned, unless other passes were between the steps, or gradients may
  * have been staged in idle activations. */
 void check_pcie_bytes(const run_t *run, const zero_step_result_t *result)
@@ -46,12 +63,10 @@ void check_pcie_bytes(const run_t *run, const zero_step_result_t *result)
     const int n_ranks = zero_comm_size(run->comm);
     int hosts[64] = {0};
     zero_traffic_t traffic[64] = {0};
-    zero_config_t config = make_config(s);
-    if (!s->pins && config.offload_update == ZERO_OFFLOAD_UPDATE_AUTO)
-        config.offload_update = ZERO_OFFLOAD_UPDATE_HOST;
     if (!s->is_async || s->offload < 0 || s->params < 0 || s->keep < 0 || s->activations > 0 || s->asks || s->cancels ||
         s->created > 0 || s->load || result->step % 4 != 1 || result->step == 1)
         return;
+    const zero_config_t config = settle(run, make_config(s));
     OK(zero_plan_traffic(run->toy.model, &config, ZERO_DEVICE_CUDA, ZERO_COMM_AUTO, n_ranks, hosts, traffic));
     const uint64_t planned = traffic[0].to_gpu_bytes + traffic[0].to_host_bytes;
     CHECK(planned == result->pcie_bytes && (planned > 0) == (s->offload > 0),
@@ -59,15 +74,12 @@ void check_pcie_bytes(const run_t *run, const zero_step_result_t *result)
           (unsigned long long)result->pcie_bytes, (unsigned long long)planned);
 }
 
-/* Checks that the engine holds what zero_plan says, with the host's update if memory is not pinned and the device's was
- * not requested. What auto chose fits, and is not nothing in our cases. */
+/* Checks that the engine holds what zero_plan says. What auto chose fits, and is not nothing in our cases. */
 void check_memory(const run_t *run, const zero_config_t *of_run)
 {
     zero_memory_t plan, held = zero_engine_memory(run->engine);
     const settings_t *s = run->s;
-    zero_config_t settled = *of_run, *config = &settled;
-    if (!s->pins && config->offload_update == ZERO_OFFLOAD_UPDATE_AUTO)
-        config->offload_update = ZERO_OFFLOAD_UPDATE_HOST;
+    const zero_config_t settled = settle(run, *of_run), *config = &settled;
     OK(zero_plan(run->toy.model, config, s->is_async ? ZERO_DEVICE_CUDA : ZERO_DEVICE_CPU,
                  zero_comm_get_kind(run->comm), zero_comm_size(run->comm), &plan));
     if (config->keep == ZERO_KEEP_AUTO && s->is_async)

@@ -342,6 +342,8 @@ static bool is_left_out(int waiting, const async_event_t *event)
         return waiting == PARAM_STREAM && recorded_in == GATHER_STREAM;
     case ASYNC_GATHER_AHEAD_OF_FETCH:
         return waiting == GATHER_STREAM && recorded_in == PARAM_STREAM;
+    case ASYNC_COMPUTE_AHEAD_OF_SUMS:
+        return computes && recorded_in == PARAM_STREAM;
     case ASYNC_STASH_AHEAD_OF_COMPUTE:
         return waiting == the.stash_out;
     case ASYNC_COMPUTE_AHEAD_OF_STASH:

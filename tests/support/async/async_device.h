@@ -36,10 +36,11 @@ typedef enum async_fault {
     ASYNC_FETCH_AHEAD_OF_GRADS,     /* gradients are fetched back before they have been sent */
     ASYNC_GATHER_AHEAD_OF_UPDATE,   /* parameters are gathered before they are updated */
     ASYNC_FETCH_AHEAD_OF_COMPUTE,   /* state is fetched into activations that are in use */
-    /* offloaded parameters: */
-    ASYNC_PARAMS_AHEAD_OF_STORE, /* they are fetched before the update has stored them */
+    /* offloaded parameters or, if there are none, sums of gradients: */
+    ASYNC_PARAMS_AHEAD_OF_STORE, /* they are fetched before they have been stored */
     ASYNC_FETCH_AHEAD_OF_PEERS,  /* a shard is fetched over one that peers still gather */
     ASYNC_GATHER_AHEAD_OF_FETCH, /* it is gathered before it has been fetched */
+    ASYNC_COMPUTE_AHEAD_OF_SUMS, /* sums are added to before they have come back */
     /* stashed buffers: */
     ASYNC_STASH_AHEAD_OF_COMPUTE,  /* a buffer is copied to the host before it is written */
     ASYNC_COMPUTE_AHEAD_OF_STASH,  /* its slot is overwritten before it has been copied */

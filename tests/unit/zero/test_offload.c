@@ -81,11 +81,16 @@ START_TEST(offload_changes_no_bit_of_gradients_that_hooks_change)
 }
 END_TEST
 
-/* Sums that accumulate over micro-steps stay on the device until the last one; those of a single reduction take turns.
- * Stages 0 and 1 add up the micro-steps before they reduce here (every=0), so their bits differ. */
+#define TABLES "rows=1920 untied=1 steps=6"
+
+/* Sums that accumulate over micro-steps stay on the device until the last one, or wait on the host; those of a single
+ * reduction take turns. Stages 0 and 1 add up the micro-steps before they reduce here (every=0), so their bits differ.
+ */
 START_TEST(offload_with_accumulation_changes_no_bit)
 {
-    static const char *const each[] = {"offload=100 stage=3 threads=2", "offload=30 stage=2", NULL};
+    static const char *const each[] = {"offload=100 stage=3 threads=2 sums=device", "offload=30 stage=2",
+                                       "offload=100 stage=3 sums=host trace=1",
+                                       "offload=60 stage=2 sums=host prefetch=3 seed=2 activations=9000", NULL};
     static const char *const once[] = {"offload=100 stage=1 threads=2", "offload=30 stage=1", NULL};
     expect_plain_text_of(updates[_i], 3, "micro_steps=4 steps=8", each);
     expect_plain_text_of(updates[_i], 5, "micro_steps=4 steps=8 stage=1", once);
@@ -93,7 +98,35 @@ START_TEST(offload_with_accumulation_changes_no_bit)
 }
 END_TEST
 
-#define TABLES "rows=1920 untied=1 steps=6"
+/* One rank and several, in chunks that are summed early, units without gradients among the others, parameters on the
+ * host as well, passes that end anywhere, state that is read and set, hooks, updates in backward. */
+START_TEST(sums_on_the_host_change_no_bit)
+{
+    static const char *const variants[] = {"sums=host offload=100 stage=3 params=60 update=device",
+                                           "sums=host offload=100 stage=1 staging=512 update=host delay_us=800",
+                                           "sums=host offload=50 stage=2 overlap=0 update=device pins=0", NULL};
+    static const char *const in_backward[] = {"sums=host backward=1 offload=100 stage=3 params=100 update=device",
+                                              "sums=host backward=1 offload=60 stage=2 staging=512 slow_gathers=8",
+                                              "sums=host backward=1 offload=100 stage=1 blocks=5 buffer=0", NULL};
+    static const char *const steps[] = {"every=1 micro_steps=3 asks=1 steps=6",
+                                        "every=1 micro_steps=2 whole=52 frozen=1",
+                                        "every=1 micro_steps=3 cancels=1 dtype=fp32", "every=1 micro_steps=2 hooks=1"};
+    if (_i > 0 && support_is_left_to_plain_build())
+        return;
+    expect_plain_text(1 + _i % 3, steps[_i], variants);
+    expect_plain_text(1 + _i % 3,
+                      _i == 1 ? "clip=0 every=1 micro_steps=3 whole=52" : "clip=0 every=1 micro_steps=2 steps=6",
+                      in_backward);
+}
+END_TEST
+
+/* What does not fit with the sums on the device does with those on the host: stream_cases checks that it fits. */
+START_TEST(sums_leave_where_the_plan_does_not_fit_with_them)
+{
+    static const char *const variants[] = {"offload=100 stage=3 params=100 available=1100000", NULL};
+    expect_plain_text(2, "micro_steps=3 every=1 " TABLES, variants);
+}
+END_TEST
 
 /* stream_cases checks that it hosts some of the state and not all, and fits; the toy's tables are so large that buffers
  * and the rounding to pages are little beside them. */
@@ -244,7 +277,10 @@ static const struct {
               {ASYNC_GATHER_AHEAD_OF_UPDATE, "stage=1 offload=100 update=device", ""},
               {ASYNC_FETCH_AHEAD_OF_COMPUTE, "stage=3 offload=100 update=device activations=20000", ""},
               /* Sums that accumulate have buffers of their own: only activations are overwritten too early. */
-              {ASYNC_COMPUTE_AHEAD_OF_COPY, "stage=3 offload=100 update=device activations=20000", "micro_steps=2"}};
+              {ASYNC_COMPUTE_AHEAD_OF_COPY, "stage=3 offload=100 update=device activations=20000", "micro_steps=2"},
+              {ASYNC_COMPUTE_AHEAD_OF_COPY, "stage=3 offload=100 update=host sums=host", "micro_steps=3"},
+              {ASYNC_PARAMS_AHEAD_OF_STORE, "stage=3 offload=100 update=device sums=host", "micro_steps=3"},
+              {ASYNC_COMPUTE_AHEAD_OF_SUMS, "stage=2 offload=100 update=host sums=host", "micro_steps=3"}};
 #define N_FAULTS (int)(sizeof FAULTS / sizeof FAULTS[0])
 
 START_TEST(a_missing_wait_is_found)
@@ -266,6 +302,8 @@ static Suite *suite(void)
     SUPPORT_ADD_LOOP(tcase, lengthy, offload_changes_no_bit_of_tensors_with_settings_of_their_own, N_UPDATES,
                      2 * N_UPDATES);
     tcase_add_loop_test(tcase, offload_with_accumulation_changes_no_bit, 0, N_UPDATES);
+    SUPPORT_ADD_LOOP(tcase, lengthy, sums_on_the_host_change_no_bit, 2, 4);
+    tcase_add_test(tcase, sums_leave_where_the_plan_does_not_fit_with_them);
     tcase_add_loop_test(tcase, offload_auto_changes_no_bit, 0, N_UPDATES);
     tcase_add_loop_test(tcase, offload_changes_no_bit_with_chunks_or_sums_in_transit, 0, N_UPDATES);
     SUPPORT_ADD_LOOP(tcase, lengthy, offload_through_lent_activations_changes_no_bit, 1, N_SETTINGS);

@@ -117,7 +117,8 @@ static offloaded_t offloaded_by_hand(uint64_t n_units, uint64_t n_offloaded, boo
     return want;
 }
 
-/* For each offloaded parameter the device holds, over N, 10 bytes of state and 4 of sums less. */
+/* For each offloaded parameter the device holds, over N, 10 bytes of state and, if a unit is reduced once or its sums
+ * wait on the host, 4 of sums less. */
 START_TEST(offload_frees_device_memory_to_the_byte)
 {
     const int n_ranks = 8, n_units = 16;
@@ -140,6 +141,18 @@ START_TEST(offload_frees_device_memory_to_the_byte)
                                      ZERO_OK);
                     offloaded_t want = offloaded_by_hand((uint64_t)n_units, (uint64_t)n_offloaded, micro_steps == 1,
                                                          config.offload_update, shard);
+                    ck_assert_uint_eq(plan.bytes[ZERO_MEMORY_OPTIMIZER], want.optimizer);
+                    ck_assert_uint_eq(whole.bytes[ZERO_MEMORY_GRADIENTS] - plan.bytes[ZERO_MEMORY_GRADIENTS],
+                                      4 * shard * ((uint64_t)n_units - want.n_reductions));
+                    ck_assert_uint_eq(plan.pinned_bytes, want.pinned);
+                    /* Sums on the host: the device holds what it holds with one micro-step, the host all of them. */
+                    config.offload_grads = ZERO_OFFLOAD_GRADS_HOST;
+                    ck_assert_int_eq(zero_plan(model, &config, ZERO_DEVICE_CUDA, ZERO_COMM_AUTO, n_ranks, &plan),
+                                     ZERO_OK);
+                    want =
+                        offloaded_by_hand((uint64_t)n_units, (uint64_t)n_offloaded, true, config.offload_update, shard);
+                    if (micro_steps > 1 && config.offload_update != ZERO_OFFLOAD_UPDATE_HOST)
+                        want.pinned = 14 * shard * (uint64_t)n_offloaded;
                     ck_assert_uint_eq(plan.bytes[ZERO_MEMORY_OPTIMIZER], want.optimizer);
                     ck_assert_uint_eq(whole.bytes[ZERO_MEMORY_GRADIENTS] - plan.bytes[ZERO_MEMORY_GRADIENTS],
                                       4 * shard * ((uint64_t)n_units - want.n_reductions));
