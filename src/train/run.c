@@ -199,9 +199,9 @@ static zero_status_t allocate_memory(run_t *run)
     return zero_load_weights(s->engine, s->options->model.init);
 }
 
-static zero_status_t create_engine(run_t *run)
+static zero_status_t create_engine(run_t *run, options_t *o)
 {
-    ZERO_TRY(fit_check(run->session.options, run->session.comm, run->session.device, &run->planned));
+    ZERO_TRY(fit_check(o, run->session.comm, run->session.device, &run->planned));
     return fit_explain(allocate_memory(run), &run->planned, run->session.device);
 }
 
@@ -266,7 +266,7 @@ static zero_status_t set_up(run_t *run, options_t *o, zero_comm_t *comm)
     phases_end("checking the checkpoint");
     open_tokenizer(run);
     ZERO_TRY(trace_open(o->log.trace, comm, run->session.model.declaration, &run->trace));
-    ZERO_TRY(create_engine(run));
+    ZERO_TRY(create_engine(run, o));
     phases_end("loading");
     ZERO_TRY(model_compare_cpus(run->session.device, comm));
     ZERO_TRY(open_outputs(run));

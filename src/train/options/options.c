@@ -99,6 +99,7 @@ zero_config_t options_config(const options_t *o, int world_size)
     config.gradients = (zero_dtype_t)o->zero.gradients;
     config.update = (zero_update_time_t)o->zero.update;
     config.offload_update = (zero_offload_update_t)o->zero.offload_update;
+    config.offload_grads = (zero_offload_grads_t)o->zero.offload_grads;
     config.offload_threads = (int)o->zero.offload_threads;
     config.offload_ram = (float)o->zero.offload_ram;
     config.check = o->zero.check;

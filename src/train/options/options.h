@@ -175,9 +175,10 @@ typedef struct zero_options {
     int64_t shard_group; /* or ZERO_SHARD_GROUP_WORLD or _HOST */
     int64_t keep;        /* blocks, or ZERO_KEEP_AUTO */
     bool overlap, reduce_every_micro_step, check;
-    int comm;      /* zero_comm_kind_t */
-    int reduction; /* options_reduction_t */
-    int gather;    /* options_gather_t */
+    int offload_grads; /* zero_offload_grads_t, as it is found to fit; not in the table */
+    int comm;          /* zero_comm_kind_t */
+    int reduction;     /* options_reduction_t */
+    int gather;        /* options_gather_t */
 } zero_options_t;
 
 /* Where to compute. */

@@ -7,6 +7,7 @@
 #include <stdlib.h>
 
 #include "train/options/families.h"
+#include "train/planning/auto_settings.h"
 #include "train/planning/show_fit.h"
 #include "train/report/report.h"
 

@@ -104,6 +104,8 @@ void fit_describe_point(const options_t *asked, const fit_point_t *point, uint64
         APPEND(", offload_params_ratio %.4g", c->params_ratio);
     if (activations_are_auto(asked))
         APPEND(", offload_activations %.4g", c->activations);
+    if (c->offload_grads == ZERO_OFFLOAD_GRADS_HOST)
+        APPEND(", sums of gradients in host memory between micro-steps");
     if (keeps)
         APPEND(", keep %" PRId64, c->keep);
     APPEND("; %.2f of %.2f %s", (double)point->bytes / unit.bytes, (double)budget / unit.bytes, unit.name);
@@ -111,6 +113,19 @@ void fit_describe_point(const options_t *asked, const fit_point_t *point, uint64
         APPEND(" and %.2f of host memory", (double)point->memory.pinned_bytes / unit.bytes);
     APPEND(", predicted %.4g ms a step", point->time.total);
 #undef APPEND
+}
+
+/* Takes a choice, but on the CPU not what does nothing there. */
+static void take_choice(const fit_choice_t *choice, options_t *o)
+{
+    const zero_options_t asked = o->zero;
+    fit_apply(choice, o);
+    if (o->device.type != ZERO_DEVICE_CPU)
+        return;
+    o->zero.offload_ratio = asked.offload_ratio;
+    o->zero.offload_params_ratio = asked.offload_params_ratio;
+    o->zero.offload_grads = asked.offload_grads;
+    o->zero.keep = asked.keep;
 }
 
 static zero_status_t take_best(fit_t *fit, options_t *o, fit_point_t *chosen)
@@ -125,7 +140,7 @@ static zero_status_t take_best(fit_t *fit, options_t *o, fit_point_t *chosen)
         status = fit_refuse(fit, &result.points[result.least]);
     if (status == ZERO_OK) {
         *chosen = result.points[result.best];
-        fit_apply(&chosen->choice, o);
+        take_choice(&chosen->choice, o);
     }
     free(result.points);
     return status;
@@ -139,6 +154,58 @@ zero_status_t fit_choose(options_t *o, const fit_machine_t *machine, uint64_t bu
     fit_destroy(fit);
     return status;
 }
+
+/* ---- ranks that share a sequence ---- */
+
+/* Returns whether a host's ranks, the heads and the batch, as it was asked for, allow K ranks to share a sequence. */
+static bool may_share(const options_t *o, const fit_machine_t *machine, int64_t n)
+{
+    const int64_t micro = o->train.asked_micro, global = o->train.asked_global, groups = machine->n_ranks / n;
+    const int64_t seq_len = o->model.seq_len;
+    if (machine->n_ranks % n != 0 || fit_ranks_of_host(machine) % n != 0 || n > o->model.heads || n > seq_len)
+        return false;
+    if (n > 1 && o->train.objective == OBJECTIVE_DPO)
+        return false;
+    if (o->train.fp8 != FP8_NONE && (seq_len % n != 0 || seq_len / n % OPTIONS_FP8_MULTIPLE != 0))
+        return false;
+    return global == 0 || (global % groups == 0 && (micro <= 0 || global / groups % micro == 0));
+}
+
+static zero_status_t find_whether_fits_with(const options_t *o, const fit_machine_t *machine, uint64_t budget,
+                                            bool *fits)
+{
+    fit_t *fit;
+    ZERO_TRY(fit_create(o, machine, budget, &fit));
+    zero_status_t status = fit_find_whether_any_fits(fit, fits);
+    fit_destroy(fit);
+    return status;
+}
+
+zero_status_t fit_set_sequence_ranks(options_t *o, int64_t n, int n_ranks)
+{
+    o->train.sequence_ranks = n;
+    o->train.micro_batch = o->train.asked_micro;
+    o->train.global_batch = o->train.asked_global;
+    return options_resolve(o, n_ranks);
+}
+
+zero_status_t fit_choose_sequence_ranks(options_t *o, const fit_machine_t *machine, uint64_t budget)
+{
+    bool fits = false;
+    if (o->train.asked_sequence != SEQUENCE_RANKS_AUTO)
+        return ZERO_OK;
+    for (int64_t n = 1; n <= OPTIONS_MAX_SEQUENCE_RANKS && !fits; n++) {
+        options_t tried = *o;
+        if (n < o->train.sequence_ranks || !may_share(o, machine, n))
+            continue;
+        ZERO_TRY(fit_set_sequence_ranks(&tried, n, machine->n_ranks));
+        ZERO_TRY(find_whether_fits_with(&tried, machine, budget, &fits));
+        *o = tried; /* if none fits, the last takes least */
+    }
+    return ZERO_OK;
+}
+
+/* ---- what a run leaves open ---- */
 
 /* What is open of what libzero can decide alone: the least offload, and the most that is kept. */
 static bool ratio_is_auto(const options_t *o)
@@ -169,14 +236,16 @@ static bool is_left_to_libzero(const options_t *o)
 }
 
 /* Leaves to libzero what it finds in smaller steps: with all else as chosen, the least offload is the fastest, unless
- * the host updates, and so is the most that is kept. On the CPU both settings do nothing, and stay. */
+ * the host updates, and so is the most that is kept. */
 static void leave_to_libzero(const options_t *asked, options_t *o)
 {
-    bool on_cpu = asked->device.type == ZERO_DEVICE_CPU, is_limited = asked->device.memory > 0.0;
+    bool is_limited = asked->device.memory > 0.0;
     bool ratio = ratio_is_auto(asked) && asked->zero.offload_update != ZERO_OFFLOAD_UPDATE_HOST && !is_limited;
-    if (on_cpu || ratio)
+    if (ratio)
         o->zero.offload_ratio = asked->zero.offload_ratio;
-    if (on_cpu || (keep_is_auto(asked) && !ratio && !is_limited))
+    if (o->zero.offload_grads == ZERO_OFFLOAD_GRADS_DEVICE && !is_limited)
+        o->zero.offload_grads = asked->zero.offload_grads;
+    if (keep_is_auto(asked) && !ratio && !is_limited)
         o->zero.keep = asked->zero.keep;
 }
 
@@ -184,7 +253,7 @@ static void leave_to_libzero(const options_t *asked, options_t *o)
 static zero_status_t take_rank_0s(zero_comm_t *comm, options_t *o, fit_point_t *chosen)
 {
     ZERO_TRY(zero_comm_broadcast(comm, chosen, sizeof *chosen, 0));
-    fit_apply(&chosen->choice, o);
+    take_choice(&chosen->choice, o);
     return ZERO_OK;
 }
 
@@ -204,7 +273,7 @@ static zero_status_t choose_on(options_t *o, zero_comm_t *comm, const zero_devic
     uint64_t available;
     fit_machine_t machine;
     fit_point_t chosen;
-    char text[256];
+    char text[320];
     ZERO_TRY(find_machine(o, comm, device, &machine));
     ZERO_TRY(fit_find_available(comm, device, &available));
     uint64_t budget = fit_limited(&o->device, zero_bytes_to_plan(available));
@@ -230,7 +299,22 @@ zero_status_t fit_choose_auto(options_t *o, zero_comm_t *comm)
     return status;
 }
 
-zero_status_t fit_check(const options_t *o, zero_comm_t *comm, const zero_device_t *device, zero_memory_t *planned)
+/* offload_grads = auto: takes what was found to fit. Any rank's need is all ranks'. */
+static zero_status_t settle_grads(options_t *o, zero_comm_t *comm, const fit_point_t *given)
+{
+    double n_leave = given->choice.offload_grads == ZERO_OFFLOAD_GRADS_HOST;
+    if (o->zero.offload_grads != ZERO_OFFLOAD_GRADS_AUTO)
+        return ZERO_OK;
+    ZERO_TRY(zero_comm_sum(comm, &n_leave, 1));
+    if (n_leave == 0.0)
+        return ZERO_OK;
+    report("offload: with sums of gradients on the GPU the run does not fit; those of offloaded units wait in host "
+           "memory between micro-steps");
+    o->zero.offload_grads = ZERO_OFFLOAD_GRADS_HOST;
+    return ZERO_OK;
+}
+
+zero_status_t fit_check(options_t *o, zero_comm_t *comm, const zero_device_t *device, zero_memory_t *planned)
 {
     fit_t *fit;
     fit_point_t given = {0};
@@ -247,7 +331,8 @@ zero_status_t fit_check(const options_t *o, zero_comm_t *comm, const zero_device
         status = fit_refuse(fit, &given);
     *planned = given.memory;
     fit_destroy(fit);
-    return report_agree(comm, status);
+    ZERO_TRY(report_agree(comm, status));
+    return settle_grads(o, comm, &given);
 }
 
 /* ---- when memory runs out all the same ---- */

@@ -15,6 +15,13 @@ bool fit_leaves_open(const options_t *options);
  * nothing fits, reports what would, and returns ZERO_ERROR_MEMORY. */
 zero_status_t fit_choose(options_t *options, const fit_machine_t *machine, uint64_t budget, fit_point_t *chosen);
 
+/* If [train] sequence_ranks is auto, sets it to the fewest ranks, from its present value on, with which a plan of
+ * `budget` bytes is possible, and the batch with it; if none is, to the most. options: resolved. */
+zero_status_t fit_choose_sequence_ranks(options_t *options, const fit_machine_t *machine, uint64_t budget);
+
+/* Resolves the batch as it was asked for, for n ranks a sequence. */
+zero_status_t fit_set_sequence_ranks(options_t *options, int64_t n, int n_ranks);
+
 /* Writes what was chosen: "stage 3, recompute none, micro_batch 8; 1.00 of 2.00 GiB, predicted 500 ms a step". asked:
  * the options before. */
 void fit_describe_point(const options_t *asked, const fit_point_t *point, uint64_t budget, char *text, size_t n_bytes);
@@ -23,9 +30,9 @@ void fit_describe_point(const options_t *asked, const fit_point_t *point, uint64
 uint64_t fit_limited(const device_options_t *options, uint64_t available);
 
 /* Returns ZERO_ERROR_MEMORY if the run does not fit into what is free on every rank, after lines that say what holds
- * how much and what would fit. *planned: what each rank will hold. [collective] */
-zero_status_t fit_check(const options_t *options, zero_comm_t *comm, const zero_device_t *device,
-                        zero_memory_t *planned);
+ * how much and what would fit. *planned: what each rank will hold. Sets offload_grads, if it is auto, to host where
+ * sums of gradients must leave. [collective] */
+zero_status_t fit_check(options_t *options, zero_comm_t *comm, const zero_device_t *device, zero_memory_t *planned);
 
 /* If memory ran out although the plan fits (status: ZERO_ERROR_MEMORY), says on this rank what the plan is and who
  * holds the device's memory. Returns status. */

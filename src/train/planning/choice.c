@@ -30,6 +30,7 @@ void fit_apply(const fit_choice_t *choice, options_t *options)
     options->model.offload_activations = choice->activations;
     options->zero.keep = choice->keep;
     options->model.keep_attention = choice->keep_attention;
+    options->zero.offload_grads = choice->offload_grads;
 }
 
 fit_choice_t fit_choice_of(const options_t *options)
@@ -43,7 +44,8 @@ fit_choice_t fit_choice_of(const options_t *options)
                           .params_ratio = options->zero.offload_params_ratio,
                           .activations = options->model.offload_activations,
                           .keep = options->zero.keep,
-                          .keep_attention = options->model.keep_attention};
+                          .keep_attention = options->model.keep_attention,
+                          .offload_grads = options->zero.offload_grads};
 }
 
 zero_status_t fit_create(const options_t *options, const fit_machine_t *machine, uint64_t budget, fit_t **fit)
@@ -105,13 +107,15 @@ zero_status_t fit_plan_of(fit_t *fit, const zero_memory_t **memory)
     const options_t *o = &fit->options;
     fit_plan_t plan = {.stage = (int)o->zero.stage,
                        .accumulates = options_micro_steps(&o->train, fit->machine.n_ranks) > 1,
+                       .offload_grads = o->zero.offload_grads,
                        .offload_ratio = o->zero.offload != OFFLOAD_NONE ? o->zero.offload_ratio : 0.0,
                        .params_ratio = fit_params_ratio(o, o->zero.offload_ratio),
                        .keep = o->zero.keep};
     for (int i = 0; i < fit->n_plans; i++) {
         const fit_plan_t *p = &fit->plans[i];
         if (p->stage == plan.stage && p->accumulates == plan.accumulates && p->keep == plan.keep &&
-            p->offload_ratio == plan.offload_ratio && p->params_ratio == plan.params_ratio) {
+            p->offload_grads == plan.offload_grads && p->offload_ratio == plan.offload_ratio &&
+            p->params_ratio == plan.params_ratio) {
             *memory = &p->memory;
             return ZERO_OK;
         }
@@ -212,10 +216,13 @@ fit_open_t fit_find_open(const fit_t *fit, const fit_choice_t *choice)
     bool offloads = fit->options.zero.offload != OFFLOAD_NONE && on_gpu && choice->stage > 0;
     return (fit_open_t){.offloads = offloads,
                         .ratio = offloads && choice->offload_ratio == (double)ZERO_OFFLOAD_AUTO,
-                        .keep = on_gpu && sharded && choice->keep == ZERO_KEEP_AUTO};
+                        .keep = on_gpu && sharded && choice->keep == ZERO_KEEP_AUTO,
+                        .grads = offloads && !options_are_forward_only(&fit->options) &&
+                                 choice->offload_grads == ZERO_OFFLOAD_GRADS_AUTO};
 }
 
-zero_status_t fit_evaluate(fit_t *fit, const fit_choice_t *choice, fit_point_t *point)
+/* The same with offload_grads given, or as on the device. */
+static zero_status_t evaluate_with(fit_t *fit, const fit_choice_t *choice, fit_point_t *point)
 {
     options_t *o = &fit->options;
     zero_memory_t user = {0};
@@ -232,5 +239,24 @@ zero_status_t fit_evaluate(fit_t *fit, const fit_choice_t *choice, fit_point_t *
     point->choice = fit_choice_of(o);
     point->choice.keep_attention &= o->model.recompute == RECOMPUTE_FULL; /* others keep it in any case */
     point->time = fit_step_time(o, &fit->machine, (double)point->memory.bytes[ZERO_MEMORY_ACTIVATIONS]);
+    return ZERO_OK;
+}
+
+zero_status_t fit_evaluate(fit_t *fit, const fit_choice_t *choice, fit_point_t *point)
+{
+    fit_choice_t tried = *choice;
+    fit_point_t with_less;
+    if (!fit_find_open(fit, choice).grads)
+        return evaluate_with(fit, choice, point);
+    tried.offload_grads = ZERO_OFFLOAD_GRADS_DEVICE;
+    ZERO_TRY(evaluate_with(fit, &tried, point));
+    if (point->fits)
+        return ZERO_OK;
+    tried.offload_grads = ZERO_OFFLOAD_GRADS_HOST;
+    ZERO_TRY(evaluate_with(fit, &tried, &with_less));
+    if (with_less.fits || with_less.bytes < point->bytes)
+        *point = with_less;
+    else
+        fit_apply(&point->choice, &fit->options);
     return ZERO_OK;
 }

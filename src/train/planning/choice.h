@@ -26,6 +26,7 @@ typedef struct fit_choice {
     double activations;   /* [model] offload_activations */
     int64_t keep;
     bool keep_attention; /* of [model] */
+    int offload_grads;   /* zero_offload_grads_t */
 } fit_choice_t;
 
 /* What a choice takes. */
@@ -42,6 +43,7 @@ typedef struct fit_point {
 typedef struct fit_plan {
     int stage;
     bool accumulates;
+    int offload_grads;
     double offload_ratio, params_ratio;
     int64_t keep;
     zero_memory_t memory;
@@ -64,12 +66,13 @@ zero_status_t fit_create(const options_t *options, const fit_machine_t *machine,
 void fit_destroy(fit_t *fit); /* NULL is allowed */
 
 /* Finds memory and time of a choice, and its offload_ratio and keep if those are auto: the least ratio and then the
- * most blocks that fit; the most that the host can take and 0 if nothing does. */
+ * most blocks that fit; the most that the host can take and 0 if nothing does. If offload_grads is auto, sums of
+ * gradients leave where the choice fits only so. */
 zero_status_t fit_evaluate(fit_t *fit, const fit_choice_t *choice, fit_point_t *point);
 
 /* What a choice leaves open of what libzero plans, and whether it offloads at all. */
 typedef struct fit_open {
-    bool offloads, ratio, keep;
+    bool offloads, ratio, keep, grads;
 } fit_open_t;
 fit_open_t fit_find_open(const fit_t *fit, const fit_choice_t *choice);
 /* Finds libzero's plan for what fit->options say. */

@@ -32,14 +32,15 @@ static json_t *time_json(const fit_time_t *t)
 
 static json_t *point_json(const fit_t *fit, const fit_point_t *p)
 {
-    return json_pack("{s:i, s:s, s:I, s:I, s:b, s:I, s:f, s:f, s:f, s:I, s:I, s:I, s:f, s:f, s:b, s:b, s:o, s:o}",
+    return json_pack("{s:i, s:s, s:I, s:I, s:b, s:I, s:f, s:f, s:f, s:I, s:I, s:I, s:f, s:f, s:b, s:b, s:s, s:o, s:o}",
                      "stage", p->choice.stage, "recompute", fit_recompute_name(p->choice.recompute), "recompute_none",
                      (json_int_t)p->choice.none, "recompute_light", (json_int_t)p->choice.light, "keep_attention",
                      (int)p->choice.keep_attention, "micro_batch", (json_int_t)p->choice.micro_batch, "offload_ratio",
                      p->choice.offload_ratio, "offload_params_ratio", p->choice.params_ratio, "offload_activations",
                      p->choice.activations, "keep", (json_int_t)p->choice.keep, "bytes", (json_int_t)p->bytes,
                      "pinned_bytes", (json_int_t)p->memory.pinned_bytes, "ms", p->time.total, "tokens_per_s",
-                     fit_tokens_per_s(fit, p), "fits", (int)p->fits, "frontier", (int)p->is_on_frontier, "memory",
+                     fit_tokens_per_s(fit, p), "fits", (int)p->fits, "frontier", (int)p->is_on_frontier,
+                     "offload_grads", p->choice.offload_grads == ZERO_OFFLOAD_GRADS_HOST ? "host" : "device", "memory",
                      fit_memory_json(&p->memory), "time", time_json(&p->time));
 }
 

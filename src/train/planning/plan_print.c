@@ -161,7 +161,7 @@ static void print_host_memory(const plan_report_t *report)
 /* Says what was chosen for settings that are auto, or what has to be known to choose. */
 static void print_choice(const plan_report_t *report)
 {
-    char text[256];
+    char text[320];
     if (!fit_leaves_open(report->asked))
         return;
     if (!report->choice.is_made) {

@@ -410,17 +410,39 @@ static zero_status_t solve_offload(fit_t *fit, groups_t *groups, fit_result_t *r
     return status;
 }
 
-zero_status_t fit_solve_with(fit_t *fit, bool keep_attention, fit_result_t *result)
+/* Solves with sums of gradients where offload_grads says. */
+static zero_status_t solve_with_grads(fit_t *fit, int offload_grads, fit_result_t *result)
 {
     groups_t groups = {0};
     *result = (fit_result_t){.best = -1, .least = -1};
-    fit->asked.model.keep_attention = fit->options.model.keep_attention = keep_attention;
+    const int asked = fit->asked.zero.offload_grads;
+    fit->asked.zero.offload_grads = fit->options.zero.offload_grads = offload_grads;
     zero_status_t status = solve_offload(fit, &groups, result);
+    fit->asked.zero.offload_grads = asked;
     free(groups.all);
     if (status == ZERO_OK)
         return ZERO_OK;
     free(result->points);
     *result = (fit_result_t){.best = -1, .least = -1};
+    return status;
+}
+
+/* offload_grads = auto: sums of gradients leave only if nothing fits with them on the device. */
+zero_status_t fit_solve_with(fit_t *fit, bool keep_attention, fit_result_t *result)
+{
+    const options_t *asked = &fit->asked;
+    const bool is_open = asked->zero.offload_grads == ZERO_OFFLOAD_GRADS_AUTO && asked->zero.offload != OFFLOAD_NONE &&
+                         fit->machine.rates.is_gpu && !options_are_forward_only(asked);
+    fit_result_t with_less;
+    fit->asked.model.keep_attention = fit->options.model.keep_attention = keep_attention;
+    ZERO_TRY(solve_with_grads(fit, is_open ? ZERO_OFFLOAD_GRADS_DEVICE : asked->zero.offload_grads, result));
+    if (!is_open || result->best >= 0)
+        return ZERO_OK;
+    zero_status_t status = solve_with_grads(fit, ZERO_OFFLOAD_GRADS_HOST, &with_less);
+    const bool takes_less = status == ZERO_OK && with_less.best >= 0;
+    free(takes_less || status != ZERO_OK ? result->points : with_less.points);
+    if (takes_less || status != ZERO_OK)
+        *result = with_less;
     return status;
 }
 
@@ -449,54 +471,4 @@ zero_status_t fit_solve(fit_t *fit, fit_result_t *result)
     if (takes_kept || status != ZERO_OK)
         *result = kept;
     return status;
-}
-
-/* ---- ranks that share a sequence ---- */
-
-/* Returns whether a host's ranks, the heads and the batch, as it was asked for, allow K ranks to share a sequence. */
-static bool may_share(const options_t *o, const fit_machine_t *machine, int64_t n)
-{
-    const int64_t micro = o->train.asked_micro, global = o->train.asked_global, groups = machine->n_ranks / n;
-    const int64_t seq_len = o->model.seq_len;
-    if (machine->n_ranks % n != 0 || fit_ranks_of_host(machine) % n != 0 || n > o->model.heads || n > seq_len)
-        return false;
-    if (n > 1 && o->train.objective == OBJECTIVE_DPO)
-        return false;
-    if (o->train.fp8 != FP8_NONE && (seq_len % n != 0 || seq_len / n % OPTIONS_FP8_MULTIPLE != 0))
-        return false;
-    return global == 0 || (global % groups == 0 && (micro <= 0 || global / groups % micro == 0));
-}
-
-static zero_status_t find_whether_fits_with(const options_t *o, const fit_machine_t *machine, uint64_t budget,
-                                            bool *fits)
-{
-    fit_t *fit;
-    ZERO_TRY(fit_create(o, machine, budget, &fit));
-    zero_status_t status = fit_find_whether_any_fits(fit, fits);
-    fit_destroy(fit);
-    return status;
-}
-
-zero_status_t fit_set_sequence_ranks(options_t *o, int64_t n, int n_ranks)
-{
-    o->train.sequence_ranks = n;
-    o->train.micro_batch = o->train.asked_micro;
-    o->train.global_batch = o->train.asked_global;
-    return options_resolve(o, n_ranks);
-}
-
-zero_status_t fit_choose_sequence_ranks(options_t *o, const fit_machine_t *machine, uint64_t budget)
-{
-    bool fits = false;
-    if (o->train.asked_sequence != SEQUENCE_RANKS_AUTO)
-        return ZERO_OK;
-    for (int64_t n = 1; n <= OPTIONS_MAX_SEQUENCE_RANKS && !fits; n++) {
-        options_t tried = *o;
-        if (n < o->train.sequence_ranks || !may_share(o, machine, n))
-            continue;
-        ZERO_TRY(fit_set_sequence_ranks(&tried, n, machine->n_ranks));
-        ZERO_TRY(find_whether_fits_with(&tried, machine, budget, &fits));
-        *o = tried; /* if none fits, the last takes least */
-    }
-    return ZERO_OK;
 }

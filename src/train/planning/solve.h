@@ -24,11 +24,4 @@ zero_status_t fit_solve_with(fit_t *fit, bool keep_attention, fit_result_t *resu
 /* Finds whether any choice fits, by those that take the least memory. Much faster than fit_solve. */
 zero_status_t fit_find_whether_any_fits(fit_t *fit, bool *fits);
 
-/* If [train] sequence_ranks is auto, sets it to the fewest ranks, from its present value on, with which a plan of
- * `budget` bytes is possible, and the batch with it; if none is, to the most. options: resolved. */
-zero_status_t fit_choose_sequence_ranks(options_t *options, const fit_machine_t *machine, uint64_t budget);
-
-/* Resolves the batch as it was asked for, for n ranks a sequence. */
-zero_status_t fit_set_sequence_ranks(options_t *options, int64_t n, int n_ranks);
-
 #endif

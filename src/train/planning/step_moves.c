@@ -1,6 +1,5 @@
 /* step_moves.c - a model's sizes, and what a step does in addition to the model's compute: bytes between ranks, copies
- * from and to host memory, the optimizer. See step_work.h.
- */
+ * from and to host memory, the optimizer. See step_work.h. */
 #include "train/planning/step_work.h"
 
 #include <math.h>
@@ -353,6 +352,7 @@ typedef struct streamed {
     double state, grad;  /* bytes of an element: of its state, of its gradient if that leaves the GPU */
     double share;        /* that is offloaded, of the units in backward's order the first */
     double params;       /* bytes of offloaded parameters, which every pass fetches */
+    double sums;         /* bytes of sums that wait in host memory for the last micro-step */
     double staged, rest; /* elements */
     double returning;    /* staged, but with gradients that were sent before their buffer was idle */
 } streamed_t;
@@ -376,9 +376,17 @@ static double params_bytes(const fit_work_t *work, const fit_variant_t *variant)
 static double reduced_bytes(const fit_work_t *work)
 {
     const options_t *o = work->options;
-    const bool is_passed_on =
-        work->machine->n_ranks == 1 && o->train.precision == ZERO_BF16 && !work->shape.adds_locally;
+    const bool alone = work->machine->n_ranks == 1;
+    const bool is_passed_on = alone && o->train.precision == ZERO_BF16 && !work->shape.adds_locally;
     return is_passed_on || o->zero.gradients == ZERO_BF16 ? 2.0 : 4.0;
+}
+
+/* Returns the bytes of a rank's sums that wait in host memory between micro-steps, of n offloaded elements. */
+static double sums_bytes(const fit_work_t *work, double n)
+{
+    const bool wait = work->options->zero.offload_grads == ZERO_OFFLOAD_GRADS_HOST && work->shape.micro_steps > 1.0 &&
+                      !work->shape.adds_locally;
+    return wait ? n * sizeof(float) : 0.0;
 }
 
 /* Gradients leave at once if a unit is reduced once a step. Buffers fall idle from the last unit down. So the gradients
@@ -389,12 +397,15 @@ static streamed_t stream_of(const fit_work_t *work, const fit_variant_t *variant
 {
     const options_t *o = work->options;
     const double master_lo = o->train.precision == ZERO_FP32 ? 0.0 : o->train.precision == ZERO_BF16 ? 2.0 : 4.0;
-    const bool leaves = work->shape.micro_steps == 1.0 || work->shape.adds_locally;
+    const bool is_once = work->shape.micro_steps == 1.0 || work->shape.adds_locally;
     /* Where trained parameters are offloaded, the GPU updates them, too. Frozen ones only passes fetch. */
     const double with_param = params_share(work, variant) / offloaded_share(work, variant);
     streamed_t s = {.state = array_bytes(o) + master_lo + with_param * work->shape.param_bytes,
                     .params = params_bytes(work, variant),
-                    .grad = leaves ? reduced_bytes(work) : 0.0,
+                    .sums = sums_bytes(work, n),
+                    .grad = is_once                     ? reduced_bytes(work)
+                            : sums_bytes(work, n) > 0.0 ? sizeof(float)
+                                                        : 0.0,
                     .share = offloaded_share(work, variant)};
     const double room = variant->activation_bytes / (s.state + s.grad);
     s.staged = fmin(n, room);
@@ -412,7 +423,7 @@ static double fetch_s(const fit_machine_t *machine, const streamed_t *s, double 
 {
     const double of_rest = s->share * s->rest / (s->staged + s->rest);
     const copies_t first = {.in = of_rest * s->staged * s->state, .out = s->rest * s->grad};
-    const copies_t all = {.in = s->staged * s->state + s->params, .out = (s->rest + s->returning) * s->grad};
+    const copies_t all = {.in = s->staged * s->state + s->params + s->sums, .out = (s->rest + s->returning) * s->grad};
     return fmax(excess(copy_s(machine, first), of_rest * backward), excess(copy_s(machine, all), backward));
 }
 
@@ -431,7 +442,7 @@ static double store_s(const fit_machine_t *machine, const streamed_t *s, double 
 static double in_backward_s(const fit_machine_t *machine, const streamed_t *s, double backward)
 {
     const double bytes = (s->staged + s->rest) * s->state;
-    return excess(copy_s(machine, (copies_t){.in = bytes + s->params, .out = bytes}), backward);
+    return excess(copy_s(machine, (copies_t){.in = bytes + s->params + s->sums, .out = bytes}), backward);
 }
 
 /* Returns what offloaded state and parameters cost a step. link: the passes' time in which the link is free for them.
@@ -446,12 +457,13 @@ static double offloaded_state_s(const fit_work_t *work, const fit_variant_t *var
     if (n == 0.0)
         return 0.0;
     const double fetch = copy_s(machine, (copies_t){.in = params_bytes(work, variant)}); /* of one pass */
-    const double others =
-        (work->shape.micro_steps - 1.0) * (excess(fetch, link.forward) + excess(fetch, link.backward));
+    const double sums = sums_bytes(work, n); /* leave and come back in backward */
+    const double back = copy_s(machine, (copies_t){.in = params_bytes(work, variant) + sums, .out = sums});
+    const double others = (work->shape.micro_steps - 1.0) * (excess(fetch, link.forward) + excess(back, link.backward));
     if (o->zero.offload_update == ZERO_OFFLOAD_UPDATE_HOST) {
         const double update = n * (18.0 + 2.0 * array_bytes(o)) / (machine->rates.host_adam / in_host);
         const double copies = copy_s(machine, (copies_t){.in = params_bytes(work, variant), .out = n * sizeof(float)});
-        return others + excess(fetch, link.backward) +
+        return others + excess(back, link.backward) +
                fmax(excess(update, passes.forward), excess(copies, link.forward));
     }
     const streamed_t s = stream_of(work, variant, n);

@@ -1,4 +1,4 @@
-/* offload.c - what both backends share: host memory, gradients on their way out, and waiting for an update. */
+/* offload.c - what both backends share: host memory, streams, and waiting for an update. */
 #include "zero/offload/offload.h"
 
 #include <stdlib.h>
@@ -15,11 +15,6 @@
 void *zero_offload_host_at(const zero_offload_t *offload, uint64_t offset)
 {
     return offload->host + offset;
-}
-
-zero_event_t zero_offload_grads_left(const zero_offload_t *offload, zero_unit_t unit)
-{
-    return offload->grads_left[offload->context->plan.turns.of_unit[unit]];
 }
 
 zero_host_address_t zero_offload_address(const zero_offload_t *offload, uint64_t state)
@@ -52,21 +47,6 @@ void *zero_offload_frozen(const zero_offload_t *offload, zero_unit_t unit)
     const zero_host_plan_t *host = &context->plan.host;
     uint64_t at = units[unit].frozen_shard_offset - units[host->first_params].frozen_shard_offset;
     return zero_offload_host_at(offload, host->frozen + at * zero_dtype_size(context->config.dtype));
-}
-
-/* Returns the first offloaded element whose gradient has room on the host. */
-static uint64_t first_grad(const zero_offload_t *offload)
-{
-    const zero_arena_plan_t *plan = &offload->context->plan;
-    const zero_unit_t first = zero_plan_first_grads_on_host(plan);
-    return first < offload->context->layout.n_units ? offload->units[first].begin : plan->host.n_elems;
-}
-
-void *zero_offload_host_grads(const zero_offload_t *offload, uint64_t offloaded_elem)
-{
-    const size_t size = zero_dtype_size(offload->context->plan.reduced_dtype);
-    return zero_offload_host_at(offload,
-                                offload->context->plan.host.grads + (offloaded_elem - first_grad(offload)) * size);
 }
 
 /* Parts of a unit are cut at multiples of this, so that no two threads write to one cache line. */
@@ -271,8 +251,10 @@ static zero_status_t create_streams(zero_offload_t *offload)
         ZERO_TRY(device->ops->stream_create(device, true, streams[i]));
         ZERO_TRY(device->ops->event_create(device, false, events[i]));
     }
-    for (int i = 0; i < ZERO_MAX_GRAD_TURNS; i++)
+    for (int i = 0; i < ZERO_MAX_GRAD_TURNS; i++) {
         ZERO_TRY(device->ops->event_create(device, false, &offload->grads_left[i]));
+        ZERO_TRY(device->ops->event_create(device, false, &offload->sums_back[i]));
+    }
     for (zero_unit_t unit = context->plan.host.first; unit < context->layout.n_units; unit++)
         ZERO_TRY(device->ops->event_create(device, false, &offload->units[unit].arrived));
     if (context->plan.host.first_params < context->layout.n_units)
@@ -313,8 +295,10 @@ void zero_offload_destroy(zero_offload_t *offload)
         offload->backend->destroy(offload);
     for (zero_unit_t unit = 0; offload->units && unit < context->layout.n_units; unit++)
         device->ops->event_destroy(device, offload->units[unit].arrived);
-    for (int i = 0; i < ZERO_MAX_GRAD_TURNS; i++)
+    for (int i = 0; i < ZERO_MAX_GRAD_TURNS; i++) {
         device->ops->event_destroy(device, offload->grads_left[i]);
+        device->ops->event_destroy(device, offload->sums_back[i]);
+    }
     device->ops->event_destroy(device, offload->grads_reduced);
     device->ops->event_destroy(device, offload->grads_sent);
     device->ops->event_destroy(device, offload->decided);
@@ -351,76 +335,6 @@ zero_status_t zero_offload_fetch_ahead(zero_offload_t *offload)
 {
     return offload && offload->backend && offload->backend->fetch_ahead ? offload->backend->fetch_ahead(offload)
                                                                         : ZERO_OK;
-}
-
-/* Returns the bytes of a unit's reduced gradients. */
-static uint64_t grad_bytes(const zero_context_t *context, zero_unit_t unit)
-{
-    return context->layout.units[unit].shard_elems * zero_dtype_size(context->plan.reduced_dtype);
-}
-
-zero_status_t zero_offload_copy_grads_out(zero_offload_t *offload, zero_unit_t unit)
-{
-    const zero_context_t *context = offload->context;
-    return zero_offload_copy_out(offload, zero_offload_host_grads(offload, offload->units[unit].begin),
-                                 zero_context_reduced_grads_of(context, unit), grad_bytes(context, unit),
-                                 offload->out_stream);
-}
-
-/* Has `copy` take a unit's gradients, which have been reduced in `stream`, away from their buffer. */
-static zero_status_t send(zero_offload_t *offload, zero_unit_t unit,
-                          zero_status_t (*copy)(zero_offload_t *offload, zero_unit_t unit), zero_stream_t stream)
-{
-    zero_device_t *device = offload->context->device;
-    ZERO_TRY(device->ops->event_record(device, offload->grads_reduced, stream));
-    ZERO_TRY(device->ops->stream_wait(device, offload->out_stream, offload->grads_reduced));
-    ZERO_TRY(copy(offload, unit));
-    ZERO_TRY(device->ops->event_record(device, zero_offload_grads_left(offload, unit), offload->out_stream));
-    return device->ops->event_record(device, offload->grads_sent, offload->out_stream);
-}
-
-zero_status_t zero_offload_send_grads(zero_offload_t *offload, zero_unit_t unit, zero_stream_t stream)
-{
-    offload->units[unit].has_sums = false;
-    ZERO_TRY(zero_offload_fetch_ahead(offload));
-    return unit < offload->context->plan.host.first_sent ? ZERO_OK
-                                                         : send(offload, unit, offload->backend->send_grads, stream);
-}
-
-zero_status_t zero_offload_send_sums(zero_offload_t *offload, zero_unit_t unit, zero_stream_t stream)
-{
-    offload->units[unit].has_sums = false;
-    return send(offload, unit, zero_offload_copy_grads_out, stream);
-}
-
-/* What an update read last is not in out_stream, so with updates in backward two events say that both are done. */
-zero_status_t zero_offload_fetch_sums(zero_offload_t *offload, zero_unit_t unit)
-{
-    const zero_context_t *context = offload->context;
-    zero_device_t *device = context->device;
-    zero_offloaded_unit_t *offloaded = &offload->units[unit];
-    const zero_event_t left = zero_offload_grads_left(offload, unit);
-    if (offloaded->has_sums)
-        return ZERO_OK;
-    offloaded->has_sums = true;
-    ZERO_TRY(device->ops->stream_wait(device, offload->sums_stream, left));
-    if (context->plan.updates_in_backward)
-        ZERO_TRY(device->ops->stream_wait(device, offload->sums_stream, offload->grads_sent));
-    ZERO_TRY(zero_offload_copy_in(offload, zero_context_reduced_grads_of(context, unit),
-                                  zero_offload_host_grads(offload, offloaded->begin), grad_bytes(context, unit),
-                                  offload->sums_stream));
-    return device->ops->event_record(device, left, offload->sums_stream);
-}
-
-zero_status_t zero_offload_await_grads(zero_offload_t *offload, zero_unit_t unit, zero_stream_t stream)
-{
-    zero_context_t *context = offload->context;
-    const zero_event_t left = zero_offload_grads_left(offload, unit);
-    /* Compute may wait for an update in backward, or for sums to come back; else it is a short copy. */
-    const bool may_take_long = context->plan.updates_in_backward || context->plan.host.holds_sums;
-    if (may_take_long && stream != context->streams.reduce)
-        return zero_streams_compute_wait(context, ZERO_WAIT_OFFLOAD, unit, left, stream);
-    return context->device->ops->stream_wait(context->device, stream, left);
 }
 
 zero_status_t zero_offload_borrow_activations(zero_offload_t *offload, zero_unit_t unit, zero_stream_t stream)

@@ -14,7 +14,7 @@ typedef struct zero_offloaded_unit {
     uint64_t begin, end;  /* this rank's shard, among offloaded elements */
     zero_event_t arrived; /* its new parameters are in the window, or on the host if they are offloaded */
     bool is_new;          /* no gather has been queued after that yet */
-    bool has_sums;        /* in this micro-step its sums have come back, or are on their way, and it has not been summed */
+    bool has_sums; /* in this micro-step its sums have come back, or are on their way, and it has not been summed */
 } zero_offloaded_unit_t;
 
 /* NULL: there is nothing to do. */
@@ -54,7 +54,8 @@ struct zero_offload {
     zero_stream_t param_stream;                   /* NULL unless parameters are offloaded */
     zero_stream_t sums_stream;                    /* NULL unless sums wait in host memory */
     zero_event_t grads_reduced;                   /* in the caller's stream: the last unit's */
-    zero_event_t grads_left[ZERO_MAX_GRAD_TURNS]; /* by plan.turns.of_unit: the buffer is ready for the next sum */
+    zero_event_t grads_left[ZERO_MAX_GRAD_TURNS]; /* by plan.turns.of_unit: they may be overwritten */
+    zero_event_t sums_back[ZERO_MAX_GRAD_TURNS];  /* likewise: the unit's sums of earlier micro-steps are there */
     zero_event_t grads_sent;                      /* in out_stream: all that were sent */
     zero_event_t decided;                         /* in the caller's stream */
 };

@@ -115,6 +115,8 @@ static inline options_t with_choice(const options_t *base, const fit_choice_t *c
     o.zero.offload_ratio = choice->offload_ratio;
     o.zero.keep = choice->keep;
     o.model.offload_activations = choice->activations;
+    if (choice->offload_grads != ZERO_OFFLOAD_GRADS_AUTO)
+        o.zero.offload_grads = choice->offload_grads;
     return o;
 }
 

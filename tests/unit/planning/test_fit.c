@@ -395,6 +395,47 @@ START_TEST(attention_of_long_sequences_is_kept_where_that_is_faster)
 }
 END_TEST
 
+/* offload_grads = auto: sums stay on the device where the choice fits with them, and leave where nothing fits else. */
+START_TEST(sums_of_gradients_leave_where_nothing_fits_with_them)
+{
+    fit_case_t c = {.arch = ARCH_LLAMA, .n_ranks = 1 + _i, .dtype = ZERO_BF16, .open = ON_GPU};
+    options_t o = options_of(&c);
+    const fit_machine_t machine = machine_of(&c);
+    o.zero.stage = 3;
+    o.zero.offload = OFFLOAD_ALL;
+    o.model.layers = 12;
+    o.model.recompute = RECOMPUTE_FULL;
+    o.train.micro_batch = 2;
+    fit_choice_t choice = fit_choice_of(&o);
+    fit_point_t here, there, found;
+    fit_t *fit = open_fit(&o, &machine, UINT64_MAX);
+    choice.offload_grads = ZERO_OFFLOAD_GRADS_DEVICE;
+    ck_assert_int_eq(fit_evaluate(fit, &choice, &here), ZERO_OK);
+    choice.offload_grads = ZERO_OFFLOAD_GRADS_HOST;
+    ck_assert_int_eq(fit_evaluate(fit, &choice, &there), ZERO_OK);
+    fit_destroy(fit);
+    ck_assert_uint_lt(there.bytes, here.bytes);
+    ck_assert_uint_gt(there.memory.pinned_bytes, here.memory.pinned_bytes);
+    ck_assert_double_ge(there.time.total, here.time.total);
+    const uint64_t budgets[] = {there.bytes - 1, there.bytes, here.bytes - 1, here.bytes};
+    for (int i = 0; i < 4; i++) {
+        fit_result_t result;
+        fit = open_fit(&o, &machine, budgets[i]);
+        choice.offload_grads = ZERO_OFFLOAD_GRADS_AUTO;
+        ck_assert_int_eq(fit_evaluate(fit, &choice, &found), ZERO_OK);
+        ck_assert_int_eq(found.choice.offload_grads, i < 3 ? ZERO_OFFLOAD_GRADS_HOST : ZERO_OFFLOAD_GRADS_DEVICE);
+        ck_assert_uint_eq(found.bytes, i < 3 ? there.bytes : here.bytes);
+        ck_assert_int_eq(found.fits, i > 0);
+        ck_assert_int_eq(fit_solve(fit, &result), ZERO_OK);
+        ck_assert_int_eq(result.best >= 0, i > 0);
+        if (result.best >= 0)
+            ck_assert_int_eq(result.points[result.best].choice.offload_grads, found.choice.offload_grads);
+        free(result.points);
+        fit_destroy(fit);
+    }
+}
+END_TEST
+
 static Suite *suite(void)
 {
     Suite *s = suite_create("fit");
@@ -406,6 +447,7 @@ static Suite *suite(void)
     tcase_add_test(c, muon_waits_for_the_bytes_that_it_exchanges);
     tcase_add_test(c, offload_of_adapters_takes_the_time_of_its_bytes);
     tcase_add_loop_test(c, the_largest_model_is_solved_within_a_second, 0, 6);
+    tcase_add_loop_test(c, sums_of_gradients_leave_where_nothing_fits_with_them, 0, 2);
     tcase_add_test(c, attention_of_long_sequences_is_kept_where_that_is_faster);
     suite_add_tcase(s, c);
     return s;

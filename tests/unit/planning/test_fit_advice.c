@@ -121,6 +121,20 @@ static void try_stages(const options_t *asked, const options_t *o, const fit_mac
                 }
 }
 
+/* Tries every share of offloaded activations, with sums of gradients on the device and, if state is offloaded, on the
+ * host. */
+static void try_shares(const options_t *asked, const options_t *settings, const fit_machine_t *machine, uint64_t budget,
+                       const fit_choice_t *given, int most_quarters, brute_t *brute)
+{
+    options_t o = *settings;
+    const int last = o.zero.offload != OFFLOAD_NONE ? ZERO_OFFLOAD_GRADS_HOST : ZERO_OFFLOAD_GRADS_DEVICE;
+    for (int grads = ZERO_OFFLOAD_GRADS_DEVICE; grads <= last; grads++)
+        for (int quarters = 0; quarters <= most_quarters; quarters++) {
+            o.zero.offload_grads = grads;
+            try_stages(asked, &o, machine, budget, given, quarters / 4.0, brute);
+        }
+}
+
 /* Tries every combination of the other settings. */
 static void try_everything(const options_t *asked, const fit_machine_t *machine, uint64_t budget,
                            const fit_choice_t *given, bool offloads, brute_t *brute)
@@ -135,8 +149,7 @@ static void try_everything(const options_t *asked, const fit_machine_t *machine,
         if (o.zero.offload < asked->zero.offload || (o.zero.offload > asked->zero.offload && !offloads) ||
             (i & 1 && given->keep == 0))
             continue;
-        for (int quarters = 0; quarters <= (offloads ? 4 : 0); quarters++)
-            try_stages(asked, &o, machine, budget, given, quarters / 4.0, brute);
+        try_shares(asked, &o, machine, budget, given, offloads ? 4 : 0, brute);
     }
 }
 
@@ -157,8 +170,8 @@ static void try_sequences(const options_t *asked, const fit_machine_t *machine, 
             static brute_t shared;
             shared = (brute_t){0};
             o.train.sequence_ranks = n;
-            for (int quarters = 0; quarters <= most_quarters && machine->n_ranks % n == 0; quarters++)
-                try_stages(asked, &o, machine, budget, given, quarters / 4.0, &shared);
+            if (machine->n_ranks % n == 0)
+                try_shares(asked, &o, machine, budget, given, most_quarters, &shared);
             for (unsigned c = 0; c < CHANGES_ALL; c++) {
                 fits = fits || shared.fits[c];
                 brute->fits[c] = brute->fits[c] || shared.fits[c];

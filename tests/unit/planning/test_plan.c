@@ -277,6 +277,16 @@ START_TEST(auto_is_chosen_as_by_a_run)
 }
 END_TEST
 
+/* Offload does nothing on the CPU, beside settings that are auto, too. */
+START_TEST(offload_is_planned_beside_settings_that_are_auto)
+{
+    static const char *const open[] = {"model.recompute=auto", "train.micro_batch=auto", "train.sequence_ranks=auto"};
+    char arguments[200];
+    snprintf(arguments, sizeof arguments, "--plan --json --set zero.offload=all --set %s", open[_i]);
+    json_decref(plan_json(1, arguments));
+}
+END_TEST
+
 START_TEST(what_no_choice_fits_is_refused)
 {
     support_output_t output;
@@ -327,6 +337,7 @@ static Suite *suite(void)
     tcase_set_timeout(c, 120);
     tcase_add_checked_fixture(c, set_up, NULL);
     tcase_add_loop_test(c, auto_is_chosen_as_by_a_run, 0, 6);
+    tcase_add_loop_test(c, offload_is_planned_beside_settings_that_are_auto, 0, 3);
     tcase_add_test(c, what_no_choice_fits_is_refused);
     tcase_add_test(c, a_gpu_that_is_not_described_is_asked_for);
     suite_add_tcase(s, c);
