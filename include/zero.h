@@ -411,12 +411,12 @@ typedef struct zero_config {
     size_t user_pinned_bytes;
     /* ZERO_UPDATE_IN_BACKWARD (LOMO, Lv et al. 2023, arXiv:2306.09782): if a step reduces once, reduced gradients are
      * held for one unit only (two with offload, three with several ranks). With more micro-steps all are held, but for
-     * those of offload_grads, and offloaded state still moves during backward. The bits are those of ZERO_UPDATE_IN_STEP without clipping. Call
-     * zero_set_lr before zero_begin of the last micro-step. A gradient that is not finite ends training: its unit and
-     * those before it are unchanged, those after it have been updated, and zero_step_wait returns ZERO_ERROR_NONFINITE.
-     * After the first update zero_cancel fails, too. For both, set weights and moments (zero_set_state), or load a
-     * checkpoint into a new engine. A step that was queued by then is skipped. Needs grad_clip 0 and stages 1-3. Not
-     * with fp16, Muon, own optimizers, hooks and ZERO_OFFLOAD_UPDATE_HOST. */
+     * those of offload_grads, and offloaded state still moves during backward. The bits are those of
+     * ZERO_UPDATE_IN_STEP without clipping. Call zero_set_lr before zero_begin of the last micro-step. A gradient that
+     * is not finite ends training: its unit and those before it are unchanged, those after it have been updated, and
+     * zero_step_wait returns ZERO_ERROR_NONFINITE. After the first update zero_cancel fails, too. For both, set weights
+     * and moments (zero_set_state), or load a checkpoint into a new engine. A step that was queued by then is skipped.
+     * Needs grad_clip 0 and stages 1-3. Not with fp16, Muon, own optimizers, hooks and ZERO_OFFLOAD_UPDATE_HOST. */
     zero_update_time_t update;
     /* What reduced gradients are rounded to, once, when they are summed over all ranks and micro-steps: ZERO_FP32, not
      * at all, or ZERO_BF16, for dtype bf16. The bits stay equal at all stages and on any number of ranks, and norms are
@@ -455,9 +455,9 @@ static inline zero_config_t zero_config_default(void)
 /* Sets one field by its name above, from text, as it comes from a command line or a file: "stage" to "3" ("zero.stage"
  * is the same), "dtype" to "bf16", "overlap" to "false", "optimizer" to a name of zero_optimizer_name. keep,
  * offload_ratio and offload_params also take "auto", and shard_group "host"; offload_update and offload_grads take
- * "auto", "device" or "host", update "step" or "backward". Fields that point to functions of yours cannot be set. An unknown name, or a
- * text that is not a value of the field's type, is ZERO_ERROR_ARGUMENT, and nothing has changed. Ranges are checked by
- * zero_engine_create. */
+ * "auto", "device" or "host", update "step" or "backward". Fields that point to functions of yours cannot be set. An
+ * unknown name, or a text that is not a value of the field's type, is ZERO_ERROR_ARGUMENT, and nothing has changed.
+ * Ranges are checked by zero_engine_create. */
 ZERO_API zero_status_t zero_config_set(zero_config_t *config, const char *name, const char *value);
 
 /* ---- Engine --------------------------------------------------------------------------------------------------------
@@ -548,8 +548,11 @@ typedef struct zero_step_result {
     float loss;       /* sum of local_loss over ranks */
     float grad_norm;  /* before clipping */
     float loss_scale; /* that this step used */
-    bool skipped;     /* the norm was not finite: weights and moments are unchanged */
-    uint32_t notice;  /* the largest that any rank had set by zero_set_notice before this zero_step */
+    /* The norm was not finite: weights and moments are unchanged, but for units that ZERO_UPDATE_IN_BACKWARD had
+     * updated.
+     */
+    bool skipped;
+    uint32_t notice; /* the largest that any rank had set by zero_set_notice before this zero_step */
     /* Time on this rank's device, from the end of the previous step to the end of the update on all ranks. If no step
      * was pending at this step's first zero_begin, it counts from there. */
     double step_ms;

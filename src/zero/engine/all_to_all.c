@@ -14,7 +14,9 @@
 
 #include "base/log.h"
 #include "zero/device/device.h"
+#include "zero/engine/compare.h"
 #include "zero/engine/engine.h"
+#include "zero/plan/plan.h"
 
 #define ALIGNMENT 256
 #define N_SETS 2
@@ -64,8 +66,7 @@ zero_status_t zero_all_to_all_plan(zero_device_type_t device, zero_comm_kind_t k
                                    zero_memory_t *memory)
 {
     ZERO_REQUIRE(memory);
-    if (device != ZERO_DEVICE_CPU && device != ZERO_DEVICE_CUDA)
-        return zero_fail(ZERO_ERROR_ARGUMENT, "zero_all_to_all_plan: device %d: it must be resolved", (int)device);
+    ZERO_TRY(zero_plan_check_device("zero_all_to_all_plan", device));
     ZERO_TRY(check_sizes("zero_all_to_all_plan", group, slice_bytes));
     memory->bytes[ZERO_MEMORY_COMMUNICATION] +=
         count_bytes(group, slice_bytes, device != ZERO_DEVICE_CPU || kind == ZERO_COMM_MPI);
@@ -77,17 +78,8 @@ zero_status_t zero_all_to_all_plan(zero_device_type_t device, zero_comm_kind_t k
 /* Ranks that ask for something else would wait for each other forever. */
 static zero_status_t compare(zero_comm_t *comm, int group, size_t slice_bytes)
 {
-    const uint64_t mine[] = {(uint64_t)group, slice_bytes};
-    uint64_t first[2];
-    memcpy(first, mine, sizeof first);
-    ZERO_TRY(zero_comm_broadcast(comm, first, sizeof first, 0));
-    zero_status_t status = ZERO_OK;
-    if (memcmp(first, mine, sizeof first) != 0)
-        status = zero_fail(ZERO_ERROR_MISMATCH,
-                           "zero_all_to_all_create: groups of %d ranks, slices of %zu bytes here, %llu ranks and %llu "
-                           "bytes on rank 0",
-                           group, slice_bytes, (unsigned long long)first[0], (unsigned long long)first[1]);
-    return zero_comm_agree(comm, status);
+    ZERO_TRY(zero_compare_number(comm, "the number of ranks in a group", group));
+    return zero_compare_number(comm, "the number of bytes in a slice", (int64_t)slice_bytes);
 }
 
 static zero_status_t create(zero_all_to_all_t *made)

@@ -19,6 +19,7 @@
 #include "zero/device/device.h"
 #include "zero/engine/engine.h"
 #include "zero/offload/host_pool.h"
+#include "zero/plan/plan.h"
 
 #define ALIGNMENT 256
 
@@ -71,8 +72,7 @@ zero_status_t zero_stash_plan(zero_device_type_t device, int n_buffers, size_t b
                               zero_memory_t *memory)
 {
     ZERO_REQUIRE(memory);
-    if (device != ZERO_DEVICE_CPU && device != ZERO_DEVICE_CUDA)
-        return zero_fail(ZERO_ERROR_ARGUMENT, "zero_stash_plan: device %d: it must be resolved", (int)device);
+    ZERO_TRY(zero_plan_check_device("zero_stash_plan", device));
     ZERO_TRY(check_sizes("zero_stash_plan", n_buffers, buffer_bytes, n_slots));
     const int n = count_slots(device != ZERO_DEVICE_CPU, n_buffers, n_slots);
     memory->bytes[ZERO_MEMORY_ACTIVATIONS] += (uint64_t)n * rounded(buffer_bytes);

@@ -345,6 +345,14 @@ void zero_arena_plan_destroy(zero_arena_plan_t *plan)
     *plan = (zero_arena_plan_t){0};
 }
 
+zero_status_t zero_plan_check_device(const char *call, zero_device_type_t device)
+{
+    if (device != ZERO_DEVICE_AUTO && (unsigned)device <= ZERO_DEVICE_CUDA_SHARED)
+        return ZERO_OK;
+    return zero_fail(ZERO_ERROR_ARGUMENT, "%s: there is no plan for device type %d: resolve it first", call,
+                     (int)device);
+}
+
 zero_status_t zero_plan(const zero_model_t *model, const zero_config_t *config, zero_device_type_t device,
                         zero_comm_kind_t kind, int world_size, zero_memory_t *plan)
 {
@@ -356,9 +364,7 @@ zero_status_t zero_plan(const zero_model_t *model, const zero_config_t *config, 
     ZERO_REQUIRE(plan);
     zero_config_t known;
     ZERO_TRY(zero_config_read("zero_plan", config, &known));
-    if (device == ZERO_DEVICE_AUTO || (unsigned)device > ZERO_DEVICE_CUDA_SHARED)
-        return zero_fail(ZERO_ERROR_ARGUMENT, "zero_plan: there is no plan for device type %d: resolve it first",
-                         (int)device);
+    ZERO_TRY(zero_plan_check_device("zero_plan", device));
     if ((unsigned)kind > ZERO_COMM_NCCL)
         return zero_fail(ZERO_ERROR_ARGUMENT, "zero_plan: there is no kind %d", (int)kind);
     target.needs_staging = target.on_gpu || kind == ZERO_COMM_MPI;

@@ -7,6 +7,9 @@
 
 #include "zero/plan/plan_arenas.h"
 
+/* Refuses a device type that is not resolved. call: the caller's name. */
+zero_status_t zero_plan_check_device(const char *call, zero_device_type_t device);
+
 zero_status_t zero_arena_plan_create(const zero_model_t *model, const zero_layout_t *layout,
                                      const zero_config_t *config, zero_plan_target_t target, zero_arena_plan_t *plan);
 void zero_arena_plan_destroy(zero_arena_plan_t *plan);

@@ -162,7 +162,7 @@ START_TEST(what_cannot_be_is_refused_by_name)
     REFUSED(zero_stash_create(p.engine, 4, 0, 2, &stash), ZERO_ERROR_ARGUMENT, "4 buffers of 0 bytes");
     REFUSED(zero_stash_create(p.engine, 4, 8, 0, &stash), ZERO_ERROR_ARGUMENT, "0 slots");
     REFUSED(zero_stash_create(p.engine, 1000, SIZE_MAX / 1000, 2, &stash), ZERO_ERROR_OVERFLOW, "1000 buffers");
-    REFUSED(zero_stash_plan(ZERO_DEVICE_AUTO, 4, 8, 2, &plan), ZERO_ERROR_ARGUMENT, "it must be resolved");
+    REFUSED(zero_stash_plan(ZERO_DEVICE_AUTO, 4, 8, 2, &plan), ZERO_ERROR_ARGUMENT, "resolve it first");
     ck_assert(plan.pinned_bytes == 0 && zero_memory_total(&plan) == 0);
 
     const zero_memory_t before = zero_engine_memory(p.engine);
