@@ -60,6 +60,8 @@ def text(case):
         case.same_text("100 steps", want["fp16"], [f"train.precision=fp16 {offload(1, update)}"], train)
         case.same_text("100 steps, 4 micro-steps", want["four"], [offload(1, update), offload_all(1, update)],
                        lambda words: train(words, four))
+        if case.device != "cpu":
+            sums(case, four, want["four"], update)
     for share in (0.5, 1):
         inputs = f"model.recompute=full model.offload_activations={share}"
         variants = [f"stage=3 {inputs}", f"delays stage=1 {inputs}", f"{offload_all(1, 'device')} {inputs}"]
@@ -67,6 +69,16 @@ def text(case):
         case.same_text("100 steps", want["bf16"], variants, train)
         case.same_text("100 steps, 4 micro-steps", want["four"], [f"stage=3 {inputs}"], lambda words: train(words, four))
     case.same_text("100 steps, 3 threads a rank", want["bf16"], [f"{offload(1, 'host')} offload_threads=3"], train)
+
+
+def sums(case, four, want, update):
+    """Sums of gradients leave where the run does not fit with them: below what is planned by half of them."""
+    words = f"{four} {offload_all(1, update)}"
+    planned = case.plan("small", words, case.gpus)
+    limit = planned.get("total", 1) - 2 * planned.get("parameters", 1) / case.gpus
+    found = case.train("small", f"{words} device.memory={limit / 2**30:.9f}", limit=100)
+    case.claim(found.text == want, f"100 steps, 4 micro-steps, {update}, sums on the host: the same text", found)
+    case.claim("gradients on the GPU the run does not fit" in found.said, f"{update}: the run says that its sums left", found)
 
 
 def speed(case):
