@@ -400,12 +400,11 @@ static streamed_t stream_of(const fit_work_t *work, const fit_variant_t *variant
     const bool is_once = work->shape.micro_steps == 1.0 || work->shape.adds_locally;
     /* Where trained parameters are offloaded, the GPU updates them, too. Frozen ones only passes fetch. */
     const double with_param = params_share(work, variant) / offloaded_share(work, variant);
+    const double sums = sums_bytes(work, n); /* grad: 4 bytes, too, if they are not 0 */
     streamed_t s = {.state = array_bytes(o) + master_lo + with_param * work->shape.param_bytes,
                     .params = params_bytes(work, variant),
-                    .sums = sums_bytes(work, n),
-                    .grad = is_once                     ? reduced_bytes(work)
-                            : sums_bytes(work, n) > 0.0 ? sizeof(float)
-                                                        : 0.0,
+                    .sums = sums,
+                    .grad = is_once ? reduced_bytes(work) : sums / n,
                     .share = offloaded_share(work, variant)};
     const double room = variant->activation_bytes / (s.state + s.grad);
     s.staged = fmin(n, room);

@@ -47,7 +47,8 @@ START_TEST(ranks_that_differ_find_out)
 {
     support_output_t output;
     support_mpirun(&output, LIMIT_S, 4, "%s/tests/mpi/exchange_cases mismatch %s cpu 1", support_build(), kinds[_i]);
-    ck_assert_msg(strstr(output.err, "the number of bytes in a slice is 1000 on rank 3 and 2000 on rank 0"), "%s", output.err);
+    ck_assert_msg(strstr(output.err, "the number of bytes in a slice is 1000 on rank 3 and 2000 on rank 0"), "%s",
+                  output.err);
     ck_assert_msg(strstr(output.err, "rank 2 is in zero_all_to_all of 1700 bytes") &&
                       strstr(output.err, "rank 3 is in zero_all_to_all of 700 bytes"),
                   "%s", output.err);
