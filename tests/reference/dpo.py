@@ -10,6 +10,7 @@ import json
 import os
 import pathlib
 import random
+import re
 import shutil
 import struct
 import subprocess
@@ -158,7 +159,7 @@ def reference(model, documents):
     return rows
 
 
-def trl_trainer(base, config, table, scratch, rows=None, folder="bpe"):
+def trl_trainer(base, config, table, scratch, rows=None, folder="bpe", max_length=None):
     """TRL's DPOTrainer, which makes tokens of the pairs itself, and appends to rows what it logs."""
     from trl import DPOConfig, DPOTrainer
 
@@ -176,7 +177,7 @@ def trl_trainer(base, config, table, scratch, rows=None, folder="bpe"):
                      weight_decay=DECAY, adam_beta1=0.9, adam_beta2=0.95, adam_epsilon=1e-8, max_grad_norm=1.0,
                      per_device_train_batch_size=N_PAIRS, num_train_epochs=STEPS, report_to="none", use_cpu=True,
                      bf16=False, save_strategy="no", gradient_checkpointing=False, disable_tqdm=True,
-                     max_length=None)
+                     max_length=max_length)
     return Recorder(model=AutoModelForCausalLM.from_pretrained(base, dtype=torch.float32), args=args, train_dataset=table,
                     processing_class=tokenizer, peft_config=config)
 
@@ -260,6 +261,28 @@ def check_tokens(pairs, base, config, scratch, folder):
             f"launch/tokenize makes of {len(records)} pairs as {form} the tokens and masks of TRL ({folder})")
 
 
+def check_left_out(zerotrain, base, config, scratch):
+    """Counts the pairs that are left where prompts are about as long as half a sequence, which each answer has."""
+    from datasets import Dataset
+    from datasets.table import InMemoryTable
+    r = random.Random(2)
+    def text(n):
+        return "".join(" " + r.choice(WORDS) for _ in range(n))
+    pairs = [{"prompt": text(n), "chosen": text(40), "rejected": text(40)} for n in range(10, 42)]
+    (scratch / "long.jsonl").write_text("".join(json.dumps(pair) + "\n" for pair in pairs))
+    call(sys.executable, HERE.parents[1] / "launch" / "tokenize", "-t", scratch / "bpe", "-o", scratch / "long.tokens",
+         "--format", "preference", scratch / "long.jsonl")
+    table = Dataset(InMemoryTable.from_pylist(pairs), fingerprint="long")
+    theirs = len(trl_trainer(base, config, table, scratch, max_length=SEQ // 2 + 1).train_dataset)
+    ini = settings("long", base, "pad", 1, scratch)
+    text = ini.read_text().replace("pairs.tokens", "long.tokens").replace(f"init = {scratch}/long.peft0", "rank = 2")
+    ini.write_text(text.replace(f"steps = {STEPS}", "steps = 1"))
+    said = re.search(r"packing = pad: (\d+) pairs", call(zerotrain, ini).stderr)
+    ours = int(said[1]) if said else 0
+    say(0 < theirs < len(pairs) and ours == theirs,
+        f"of {len(pairs)} pairs those with room for an answer are left, as in TRL: {ours} and {theirs}")
+
+
 def check(name, zerotrain, scratch, pairs, documents, with_trl):
     rank, alpha, modules, ranks, stage, packing = CASES[name]
     base = make_base(name, scratch)
@@ -277,6 +300,7 @@ def check(name, zerotrain, scratch, pairs, documents, with_trl):
         begin_texts(scratch)
         for folder in ("bpe", "bos"):
             check_tokens(pairs, base, config, scratch, folder)
+        check_left_out(zerotrain, base, config, scratch)
 
 
 def count_sequences(documents):

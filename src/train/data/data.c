@@ -362,7 +362,7 @@ static void report_tail(const data_t *data, const char *key)
 void data_report_left_out(const data_t *data, const char *key)
 {
     const packing_t *packing = &data->sequences.packing;
-    char text[400];
+    char text[512];
     if (!packing->pieces) {
         report_tail(data, key);
         return;
@@ -380,6 +380,10 @@ void data_report_left_out(const data_t *data, const char *key)
             text + n_bytes, sizeof text - n_bytes,
             "; %" PRId64 " longer than %" PRId64 " tokens %s, which leaves out %" PRId64 " tokens", packing->n_long,
             data->spec.seq_len + (pairs ? 2 : 1), data->spec.drop_long ? "dropped" : "truncated", packing->n_lost);
+    if (packing->n_cut_off > 0)
+        n_bytes += (size_t)snprintf(text + n_bytes, sizeof text - n_bytes,
+                                    "; %" PRId64 " of these pairs left out, since an answer was cut off whole",
+                                    packing->n_cut_off);
     if (packing->n_short > 0)
         snprintf(text + n_bytes, sizeof text - n_bytes, "; %" PRId64 " %s left out", packing->n_short,
                  pairs ? "with an answer and prompt of one token" : "of one token");

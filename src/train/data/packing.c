@@ -184,26 +184,51 @@ static void share(int64_t room, const int64_t wanted[2], int64_t given[2])
     given[1] = smaller(wanted[1], room - given[0]);
 }
 
-/* Adds a document, which is between begins[0] and [1], or a pair, whose second one is up to [2]. */
-static void add_document(const data_spec_t *spec, int file, const int64_t *begins, documents_t *documents,
-                         packing_t *packing)
+/* Finds out whether each of the documents that begin at begins[] still has a target that counts in given[] positions.
+ */
+static zero_status_t find_answers(const data_spec_t *spec, const token_file_t *file, const int64_t *begins,
+                                  const int64_t *given, int n_documents, bool *all_have)
+{
+    *all_have = true;
+    for (int i = 0; i < n_documents && *all_have; i++) {
+        token_fault_t fault;
+        char text[TOKEN_FAULT_TEXT];
+        int64_t n = 0;
+        if (token_mask_count(file, begins[i] + 1, given[i], &n, &fault) != ZERO_OK) {
+            token_fault_describe(&fault, file, spec->vocab_size, true, text);
+            return report_rank_error(fault.status, "%s", text);
+        }
+        *all_have = n > 0;
+    }
+    return ZERO_OK;
+}
+
+/* Adds a document, which is between begins[0] and [1], or a pair, whose second one is up to [2]. A pair compares two
+ * answers: one that is truncated until an answer has no token left has nothing to compare, and is left out. */
+static zero_status_t add_document(const data_spec_t *spec, const token_file_t *file, int number, const int64_t *begins,
+                                  documents_t *documents, packing_t *packing)
 {
     const int n_each = documents->pieces_each;
     const int64_t wanted[2] = {begins[1] - begins[0] - 1, n_each > 1 ? begins[2] - begins[1] - 1 : 0};
     const int64_t n = wanted[0] + wanted[1], most = spec->seq_len;
     const bool is_short = wanted[0] < 1 || (n_each > 1 && wanted[1] < 1), is_dropped = n > most && spec->drop_long;
     int64_t given[2] = {smaller(n, most)};
+    bool has_answers = true;
     packing->n_long += n > most;
     packing->n_short += is_short;
-    packing->n_lost += is_dropped ? n + n_each : n > most ? n - most : 0;
-    if (is_short || is_dropped)
-        return;
     if (n_each > 1)
         share(most, wanted, given);
+    if (n_each > 1 && n > most && !is_short && !is_dropped)
+        ZERO_TRY(find_answers(spec, file, begins, given, n_each, &has_answers));
+    packing->n_cut_off += !has_answers;
+    packing->n_lost += is_dropped || !has_answers ? n + n_each : n > most ? n - most : 0;
+    if (is_short || is_dropped || !has_answers)
+        return ZERO_OK;
     for (int i = 0; i < n_each; i++)
         documents->at[documents->n * n_each + i] =
-            (packing_piece_t){.first = begins[i], .file = file, .n = (int32_t)given[i]};
+            (packing_piece_t){.first = begins[i], .file = number, .n = (int32_t)given[i]};
     documents->sizes[documents->n++] = (int32_t)(given[0] + given[1]);
+    return ZERO_OK;
 }
 
 #define CHUNK 1024 /* documents whose beginnings are read at once: whole pairs */
@@ -217,7 +242,7 @@ static zero_status_t add_file(const data_spec_t *spec, const data_files_t *files
         int64_t n = 0;
         ZERO_TRY(token_documents_list(file, done, CHUNK, begins, &n));
         for (int64_t i = 0; i < n; i += documents->pieces_each)
-            add_document(spec, number, begins + i, documents, packing);
+            ZERO_TRY(add_document(spec, file, number, begins + i, documents, packing));
     }
     return ZERO_OK;
 }

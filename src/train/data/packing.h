@@ -25,6 +25,7 @@ typedef struct packing {
     /* Documents or pairs: longer than a sequence, and how many tokens of theirs are left out; with a document of one
      * token, which predicts nothing, and left out. */
     int64_t n_long, n_lost, n_short;
+    int64_t n_cut_off; /* pairs of n_long that are left out: truncated, an answer of theirs has no token left */
 } packing_t;
 
 /* Packs the documents of all files. spec: seq_len, packing (not cut), drop_long, seed. Returns ZERO_ERROR_FORMAT, _IO

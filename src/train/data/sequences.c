@@ -28,11 +28,12 @@ static zero_status_t divide(sequences_t *sequences)
     sequences->n = sequences->packing.n_sequences;
     if (sequences->n > 0)
         return ZERO_OK;
-    return report_error(ZERO_ERROR_FORMAT,
-                        "data: no %s of '%s'%s can be packed: they are of one token, or longer than "
-                        "[model] seq_len + 1 and dropped",
+    return report_error(ZERO_ERROR_FORMAT, "data: no %s of '%s'%s can be packed: they are of one token, or %s",
                         spec->pairs ? "pair" : "document", sequences->files.at[0].path,
-                        sequences->files.n > 1 ? " and the rest of its list" : "");
+                        sequences->files.n > 1 ? " and the rest of its list" : "",
+                        sequences->packing.n_cut_off > 0
+                            ? "so long that an answer is cut off whole: raise [model] seq_len"
+                            : "longer than [model] seq_len + 1 and dropped");
 }
 
 /* Sets which positions of a sequence are this rank's. */

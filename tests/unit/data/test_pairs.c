@@ -11,9 +11,9 @@
 
 enum { N_PAIRS = 50, MOST = 24, MAX_TOKENS = 2 * N_PAIRS * MOST, SEQ_LEN = 32 };
 
-/* Token i of a file is i mod 251; the last half of a document counts. */
+/* Token i of a file is i mod 251; of a document the tokens behind its prompt count. */
 typedef struct content {
-    int n_tokens, lengths[2 * N_PAIRS], begins[2 * N_PAIRS];
+    int n_tokens, lengths[2 * N_PAIRS], prompts[2 * N_PAIRS], begins[2 * N_PAIRS];
     unsigned char bytes[64 + MAX_TOKENS + 8 + 16 * N_PAIRS + MAX_TOKENS / 8 + 1];
     size_t n_bytes;
 } content_t;
@@ -29,6 +29,7 @@ static void make(content_t *c, int n_pairs, uint64_t seed)
     *c = (content_t){0};
     for (int d = 0; d < 2 * n_pairs; d++) {
         c->lengths[d] = 1 + (int)(support_random(&seed) % MOST);
+        c->prompts[d] = (int)(support_random(&seed) % (uint64_t)c->lengths[d]);
         c->begins[d] = c->n_tokens;
         c->n_tokens += c->lengths[d];
     }
@@ -40,13 +41,14 @@ static void make(content_t *c, int n_pairs, uint64_t seed)
         head[64 + i] = (unsigned char)(i % 251);
     for (int d = 0; d < 2 * n_pairs; d++) {
         put(begins + 8 * d, (uint64_t)c->begins[d], 8);
-        for (int i = c->begins[d] + c->lengths[d] / 2; i < c->begins[d] + c->lengths[d]; i++)
+        for (int i = c->begins[d] + c->prompts[d]; i < c->begins[d] + c->lengths[d]; i++)
             mask[i / 8] |= (unsigned char)(1 << i % 8);
     }
     c->n_bytes = (size_t)(mask - head) + (size_t)(c->n_tokens + 7) / 8;
 }
 
-/* Returns how many positions each document of a pair has: neither less than half, if it wants that. */
+/* Finds how many positions each document of a pair has: neither less than half, if it wants that. Returns whether the
+ * pair is in the data: not if a document predicts no token, or none of its answer once it is truncated. */
 static bool wanted(const content_t *c, int pair, bool drop, int given[2])
 {
     const int a = c->lengths[2 * pair] - 1, b = c->lengths[2 * pair + 1] - 1;
@@ -55,7 +57,7 @@ static bool wanted(const content_t *c, int pair, bool drop, int given[2])
         return false;
     while (given[0] + given[1] > SEQ_LEN) /* a token at a time off the longer one */
         given[given[0] > given[1] ? 0 : 1]--;
-    return true;
+    return given[0] >= c->prompts[2 * pair] && given[1] >= c->prompts[2 * pair + 1];
 }
 
 /* Finds the pair whose first document has these inputs, by where it begins: the numbers of a file are periodic. */
@@ -75,7 +77,7 @@ static void check_document(const content_t *c, int d, int n, const int32_t *inpu
                            const int32_t *starts, int at)
 {
     for (int t = 0; t < n; t++) {
-        const bool counts = t + 1 >= c->lengths[d] / 2;
+        const bool counts = t + 1 >= c->prompts[d];
         ck_assert_int_eq(inputs[t], (c->begins[d] + t) % 251);
         ck_assert_int_eq(targets[t], counts ? (c->begins[d] + t + 1) % 251 : DATA_NO_TARGET);
         ck_assert_int_eq(starts[t], at);

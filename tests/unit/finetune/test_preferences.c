@@ -44,12 +44,28 @@ static void write_tokens(const char *name, const writer_t *w, bool is_pairs)
     support_write_file(path_of(name), bytes, (size_t)(at - bytes) + (size_t)(w->n_tokens + 7) / 8);
 }
 
-/* Chosen answers are of the letters before n, rejected ones of those from n on, so that there is something to learn. */
-static void make_pairs(const char *name, int n_pairs, uint64_t seed, bool is_pairs)
+/* Adds a pair whose prompt is longer than a sequence. */
+static void add_long_pair(writer_t *w)
+{
+    for (int d = 0; d < 2; d++) {
+        w->begins[w->n_documents++] = w->n_tokens;
+        memset(w->tokens + w->n_tokens, 'x', SEQ_LEN + 1);
+        w->n_tokens += SEQ_LEN + 1;
+        w->counts[w->n_tokens++] = 1;
+    }
+}
+
+/* Chosen answers are of the letters before n, rejected ones of those from n on, so that there is something to learn.
+ * n_long: pairs without an answer within a sequence, which are between the first of the others. */
+static void make_pairs(const char *name, int n_pairs, int n_long, uint64_t seed, bool is_pairs)
 {
     static writer_t w;
     w = (writer_t){0};
-    for (int d = 0; d < 2 * n_pairs; d++) {
+    for (int d = 0; d < 2 * (n_pairs > n_long ? n_pairs : n_long); d++) {
+        if (d % 2 == 0 && d / 2 < n_long)
+            add_long_pair(&w);
+        if (d >= 2 * n_pairs)
+            continue;
         static int n_prompt;
         static unsigned char prompt[16];
         w.begins[w.n_documents++] = w.n_tokens;
@@ -86,9 +102,11 @@ static void set_up(void)
              "[lora]\nrank = 3\nalpha = 5\n[log]\nevery = 0\nmetrics = m.jsonl\n",
              N_STEPS);
     make_scratch(3999);
-    make_pairs("pairs.tokens", 60, 2, true);
-    make_pairs("val.tokens", 17, 3, true);
-    make_pairs("lone.tokens", 30, 4, false);
+    make_pairs("pairs.tokens", 60, 0, 2, true);
+    make_pairs("long.tokens", 60, 9, 2, true);
+    make_pairs("cut.tokens", 0, 3, 2, true);
+    make_pairs("val.tokens", 17, 0, 3, true);
+    make_pairs("lone.tokens", 30, 0, 4, false);
     for (int m = 0; m < N_MODELS; m++)
         make_model(MODELS[m].name, MODELS[m].model, SEQ_LEN, tuning);
 }
@@ -161,6 +179,23 @@ START_TEST(what_fills_the_last_batch_has_no_pairs)
 }
 END_TEST
 
+/* As in TRL: a pair of which no answer is left within a sequence has no loss, and does not count in the mean. */
+START_TEST(pairs_that_are_cut_off_before_their_answers_are_as_if_they_were_not_there)
+{
+    static const char *const packings[] = {"fit", "pad"};
+    for (int i = 0; i < 2; i++) {
+        expect_shell("$Z --set data.packing=%s --set log.metrics=v0.jsonl gpt2.ini", packings[i]);
+        expect_shell(
+            "mpirun --oversubscribe --bind-to none -np 2 $Z --stage 3 --set data.packing=%s --set "
+            "data.train=long.tokens gpt2.ini 2>log; grep 'train: packing = .*: 60 pairs in .*; 9 longer than 39 tokens "
+            "truncated, which leaves out 702 tokens; 9 of these pairs left out, since an answer was cut off whole' log",
+            packings[i]);
+        keep_rows("v0");
+        compare_rows("", "m");
+    }
+}
+END_TEST
+
 START_TEST(a_run_stopped_and_resumed_equals_one_never_stopped)
 {
     const char *model = MODELS[_i].name;
@@ -211,6 +246,7 @@ static const refusal_t REFUSALS[] = {
     {"$Z --set data.val=lone.tokens gpt2.ini", {"'lone.tokens' has no pairs"}},
     {"$Z --set train.objective=next gpt2.ini", {"'pairs.tokens' has pairs of answers", "objective = dpo"}},
     {"$Z --set train.objective=next --set train.dpo_beta=0.2 gpt2.ini", {"[train] dpo_beta", "objective = dpo"}},
+    {"$Z --set data.train=cut.tokens gpt2.ini", {"no pair of 'cut.tokens'", "cut off whole", "raise [model] seq_len"}},
     {"$Z --set data.packing=cut gpt2.ini", {"packing = cut", "pairs of answers apart"}},
     {"$Z --set data.documents=join gpt2.ini", {"documents = join", "pairs of answers apart"}},
     {"$Z --set model.seq_len=1 gpt2.ini", {"[model] seq_len: 1", "share a sequence"}},
@@ -236,6 +272,7 @@ static Suite *suite(void)
     tcase_add_loop_test(c, stages_ranks_and_recomputation_change_no_bit, 0, N_MODELS);
     tcase_add_test(c, fp8_products_change_no_bit_over_stages_and_recomputation);
     tcase_add_test(c, what_fills_the_last_batch_has_no_pairs);
+    tcase_add_test(c, pairs_that_are_cut_off_before_their_answers_are_as_if_they_were_not_there);
     tcase_add_loop_test(c, a_run_stopped_and_resumed_equals_one_never_stopped, 0, N_MODELS);
     tcase_add_test(c, answers_that_are_preferred_become_likelier);
     tcase_add_loop_test(c, memory_is_as_planned, 0, N_MODELS);
