@@ -140,6 +140,13 @@ static int n_wanted(int command)
     return numbers[command] == 0 ? 1 : numbers[command] < 0 ? 0 : numbers[command];
 }
 
+/* Removes slashes behind a directory's name, since the name of the unfinished directory is made from it. */
+static void strip_slashes(char *path)
+{
+    for (size_t n = strlen(path); n > 1 && path[n - 1] == '/'; n--)
+        path[n - 1] = 0;
+}
+
 /* Takes what merge and export name: model, adapter, and where the new model goes. */
 static zero_status_t add_to_merge(reader_t *reader, const char *path)
 {
@@ -149,7 +156,9 @@ static zero_status_t add_to_merge(reader_t *reader, const char *path)
     if (reader->n_files == n_wanted(o->command))
         return report_error(ZERO_ERROR_USAGE, "%s: it takes %s, and '%s' is one too many", row->name, row->argument,
                             path);
-    return copy_path(row->name, path, fields[reader->n_files++]);
+    ZERO_TRY(copy_path(row->name, path, fields[reader->n_files++]));
+    strip_slashes(o->merge_out);
+    return ZERO_OK;
 }
 
 static zero_status_t take_file(reader_t *reader, const char *path)

@@ -185,6 +185,10 @@ START_TEST(a_merged_model_is_the_model_with_its_adapter)
     ck_assert_double_lt(fabs(merged - of_run), 0.01);
     ck_assert_double_lt(fabs(merged - of_run), 0.2 * (base - of_run));
     expect_shell("$Z --set lora.init=ck --set train.lr=0 --set train.min_lr=0 %s.ini && ! ls ck/latest/model*", model);
+    expect_shell(
+        "rm -rf again whole; $Z merge %s ck again/ && diff -r out again && $Z export %s whole// && ls whole && "
+        "! ls -d *.partial",
+        model, model);
 }
 END_TEST
 
