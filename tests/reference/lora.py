@@ -193,7 +193,8 @@ def check(name, zerotrain, scratch, text, text_path):
 # What PEFT makes of the model's weights when it loads an adapter, or of some tokens: refused by name, or nothing.
 OPTIONS = [("init_lora_weights", "orthogonal", True), ("init_lora_weights", "gaussian", True),
            ("init_lora_weights", "pissa", False), ("init_lora_weights", "olora", False),
-           ("alora_invocation_tokens", [32], False)]
+           ("alora_invocation_tokens", [32], False), ("layers_to_transform", [1], True),
+           ("exclude_modules", r".*\.1\.mlp\.down_proj", True)]
 
 
 def check_options(zerotrain, scratch, text, text_path):

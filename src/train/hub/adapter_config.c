@@ -141,6 +141,7 @@ static const struct {
     {"fan_in_fan_out", NULL},
     {"inference_mode", NULL},
     {"layers_pattern", NULL},
+    {"layers_to_transform", NULL},
     {"loftq_config", NULL},
     {"lora_alpha", NULL},
     {"lora_dropout", NULL},
@@ -264,6 +265,19 @@ static zero_status_t take_name(const adapter_t *a, const tensor_file_t *file, co
                         file->path, model->init, name);
 }
 
+/* Refuses A without its B, or B without its A. name: as take_name has accepted it. */
+static zero_status_t check_partner(const tensor_file_t *file, const char *name)
+{
+    char partner[256];
+    snprintf(partner, sizeof partner, "%s", name);
+    char *which = strstr(partner, ".lora_") + strlen(".lora_");
+    *which = *which == 'A' ? 'B' : 'A';
+    if (tensor_file_find(file, partner))
+        return ZERO_OK;
+    return report_error(ZERO_ERROR_FORMAT, "'%s' is damaged: it has the adapter's tensor %s, but no %s", file->path,
+                        name, partner);
+}
+
 /* Writes targets as the setting has them. */
 static void targets_text(int arch, uint32_t targets, char *text, size_t n_bytes)
 {
@@ -289,6 +303,8 @@ static zero_status_t take_targets(adapter_t *a)
     zero_status_t status = ZERO_OK;
     for (size_t i = 0; i < file.n_tensors && status == ZERO_OK; i++)
         status = take_name(a, &file, file.tensors[i].name, &targets);
+    for (size_t i = 0; i < file.n_tensors && status == ZERO_OK; i++)
+        status = check_partner(&file, file.tensors[i].name);
     if (status == ZERO_OK && targets == 0)
         status = report_error(ZERO_ERROR_FORMAT, "'%s' has no tensors", path);
     tensor_file_close(&file);

@@ -295,17 +295,22 @@ zero_status_t session_load_base(session_t *session)
 zero_status_t session_load_adapters(session_t *session)
 {
     const char *init = session->options->lora.init;
-    const int n_adapters = lora_n_tensors(&session->model);
+    const int n_tensors = lora_n_tensors(&session->model);
     zero_partial_t partial = {0};
     if (is_random(init))
         return lora_init(&session->model, session->engine);
     ZERO_TRY(zero_load_weights_partial(session->engine, init, &partial));
-    if (partial.n_loaded == n_adapters && partial.n_ignored == 0)
-        return ZERO_OK;
-    return report_error(ZERO_ERROR_FORMAT,
-                        "'%s' has %d of the model's %d adapters and %d other tensors: it is of "
-                        "another model, or of adapters that cannot be used here",
-                        init, partial.n_loaded, n_adapters, partial.n_ignored);
+    if (partial.n_ignored > 0)
+        return report_error(ZERO_ERROR_FORMAT,
+                            "'%s' has %d of the %d tensors that the model's adapters have, and %d others: it is of "
+                            "another model, or of adapters that cannot be used here",
+                            init, partial.n_loaded, n_tensors, partial.n_ignored);
+    if (partial.n_loaded == n_tensors || options_are_forward_only(session->options))
+        return ZERO_OK; /* those that are not there are zeros, which change nothing */
+    return report_error(ZERO_ERROR_USAGE,
+                        "[lora] init: '%s' has adapters of some layers only, %d of the %d tensors that training needs: "
+                        "make one model of it by zerotrain merge, and name that in [model] init",
+                        init, partial.n_loaded, n_tensors);
 }
 
 zero_status_t session_open_forward(const options_t *options, zero_comm_t *comm, session_t *session)

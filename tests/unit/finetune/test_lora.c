@@ -192,6 +192,58 @@ START_TEST(a_merged_model_is_the_model_with_its_adapter)
 }
 END_TEST
 
+/* Writes an adapter of gpt2's layers 0 .. n_layers - 1, random in the first and zeros in the others. */
+static void write_adapter(const char *name, int n_layers)
+{
+    static const struct {
+        const char *module;
+        int n_in, n_out;
+    } matrices[] = {{"attn.c_attn", 36, 108}, {"mlp.c_proj", 144, 36}};
+    static float data[3 * 4 * 3 * 180];
+    char header[4096], file[64];
+    size_t n_bytes = 0, n_elems = 0;
+    uint64_t random = 11;
+    memset(data, 0, sizeof data);
+    for (int i = 0; i < 4 * n_layers; i++) {
+        const bool is_a = i % 2 == 0;
+        const int n_in = matrices[i / 2 % 2].n_in, n_out = matrices[i / 2 % 2].n_out, n = 3 * (is_a ? n_in : n_out);
+        n_bytes += (size_t)snprintf(
+            header + n_bytes, sizeof header - n_bytes,
+            "%c\"base_model.model.transformer.h.%d.%s.lora_%c.weight\": {\"dtype\": \"F32\", \"shape\": [%d, %d], "
+            "\"data_offsets\": [%zu, %zu]}",
+            i ? ',' : '{', i / 4, matrices[i / 2 % 2].module, is_a ? 'A' : 'B', is_a ? 3 : n_out, is_a ? n_in : 3,
+            4 * n_elems, 4 * (n_elems + (size_t)n));
+        for (int k = 0; k < n; k++)
+            data[n_elems + (size_t)k] = i < 4 ? (float)support_normal(&random) : 0.0f;
+        n_elems += (size_t)n;
+    }
+    header[n_bytes++] = '}';
+    expect_shell("rm -rf %s; cp -rL ck/latest %s", name, name);
+    snprintf(file, sizeof file, "%s/adapter_model.safetensors", name);
+    support_write_safetensors(path_of(file), header, n_bytes, data, 4 * n_elems);
+}
+
+/* As PEFT has them, of modules named one by one: layers without adapters are as with those that change nothing. */
+START_TEST(an_adapter_may_be_of_some_layers)
+{
+    static const refusal_t refusals[] = {
+        {"$Z --set lora.init=first gpt2.ini", {"adapters of some layers only, 4 of the 12 tensors", "zerotrain merge"}},
+        {"$Z evaluate --resume gpt2 --adapter half gpt2.ini", {"is damaged", "lora_A.weight", "but no"}},
+    };
+    expect_shell("rm -rf ck out; $Z --set checkpoint.dir=ck --steps 1 gpt2.ini");
+    write_adapter("first", 1);
+    write_adapter("all", 3);
+    const double base = evaluate("gpt2", "--resume gpt2"), some = evaluate("gpt2", "--resume gpt2 --adapter first");
+    ck_assert_double_gt(fabs(some - base), 0.1);
+    ck_assert(some == evaluate("gpt2", "--resume gpt2 --adapter all"));
+    expect_shell("$Z merge gpt2 first out");
+    ck_assert_double_lt(fabs(evaluate("gpt2", "--resume out") - some), 0.1 * fabs(some - base)); /* it is rounded */
+    expect_shell("cp -r first half && LC_ALL=C sed -i "
+                 "'s/h.0.mlp.c_proj.lora_B/h.1.mlp.c_proj.lora_B/' half/adapter_model.safetensors");
+    expect_refusals(refusals, 2);
+}
+END_TEST
+
 START_TEST(adapters_begin_as_a_directory_has_them)
 {
     expect_shell("rm -rf ck; $Z --set checkpoint.dir=ck --set lora.targets=c_fc,attn.c_proj gpt2.ini");
@@ -274,6 +326,7 @@ static Suite *suite(void)
     tcase_add_loop_test(c, a_base_in_fp8_has_the_same_bits_at_every_stage, 0, N_MODELS);
     tcase_add_loop_test(c, a_run_stopped_and_resumed_equals_one_never_stopped, 0, N_MODELS);
     tcase_add_loop_test(c, a_merged_model_is_the_model_with_its_adapter, 0, N_MODELS);
+    tcase_add_test(c, an_adapter_may_be_of_some_layers);
     tcase_add_test(c, adapters_begin_as_a_directory_has_them);
     tcase_add_test(c, what_does_not_belong_together_is_refused_by_name);
     suite_add_tcase(s, c);
