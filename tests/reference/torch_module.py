@@ -485,6 +485,8 @@ def misuse(comm, claim):
     claim("mixed dtypes are refused", raises(ValueError, "torch.float16, torch.float32", make, net[0], net[1]))
     net.float()
     sharded, x = make(net[0], net[1]), torch.ones(2, 3, device=DEVICE)
+    claim("a second Sharded of a module is refused",
+          raises(ValueError, "0.weight is already libzero's, and so are 3 others", make, net[0], net[1]))
     claim("the module outside a pass is refused", raises(RuntimeError, "0 is used outside micro_step()", net, x))
     claim("a parameter outside its unit computes nothing",
           all(raises(RuntimeError, "0.weight is used outside its unit", use) for use in (
@@ -665,6 +667,8 @@ def saving(comm, claim, folder):
         empty = Net()
     sharded = shard(comm, 3, empty, device=DEVICE)
     claim("weights on the meta device are waited for", raises(RuntimeError, "was on the meta device", evaluate, sharded))
+    claim("... by state_dict and save, too", raises(RuntimeError, "was on the meta device", sharded.state_dict) and
+          raises(RuntimeError, "was on the meta device", sharded.save, folder))
     sharded.load_state_dict(weights)
     claim("... and load_state_dict brings them", train(sharded, comm, range(2)) == wanted)
     weights.pop("head.weight")

@@ -61,6 +61,11 @@ class Sharded:
         parameters = dict(net.named_parameters())
         if not parameters:
             raise ValueError("the module has no parameters")
+        held = [name for name, parameter in parameters.items() if isinstance(parameter, Absent)]
+        if held:
+            others = f", and so are {len(held) - 1} others" if len(held) > 1 else ""
+            raise ValueError(f"{held[0]} is already libzero's{others}: use the Sharded that has the module, or close it and "
+                             "make the module anew")
         self._device = torch.device(device or next((p.device for p in parameters.values() if not p.is_meta), "cpu"))
         settings.setdefault("dtype", self._common_dtype(parameters))
         self._dtype, self.stream, self._torch_stream = _DTYPES[settings["dtype"]], None, None
@@ -304,8 +309,7 @@ class Sharded:
 
     @contextlib.contextmanager
     def _run(self, kind):
-        if self._waiting:
-            raise RuntimeError(f"{self._waiting[0]} was on the meta device: load weights first")
+        self._check_weights()
         for module in self.net.modules():
             for attribute, parameter in module._parameters.items():
                 if parameter is not None and not isinstance(parameter, Absent):
@@ -406,6 +410,10 @@ class Sharded:
 
     # ---- weights, between steps ----
 
+    def _check_weights(self):
+        if self._waiting:
+            raise RuntimeError(f"{self._waiting[0]} was on the meta device: load weights first")
+
     def _set_all(self, values):
         """Sets weights to rank 0's. values: by tensor. One buffer serves all: fresh memory would cost more than to copy."""
         is_root = self._comm.rank == 0
@@ -422,6 +430,7 @@ class Sharded:
     def state_dict(self, root=libzero.ALL_RANKS):
         """Returns net's state_dict, on the CPU and with whole fp32 weights; with a root on that rank, None elsewhere.
         [collective]"""
+        self._check_weights()
         whole = {}
         for tensor, shape in enumerate(self._shapes):
             data = self.engine.get_tensor(tensor, root=root)
@@ -476,6 +485,7 @@ class Sharded:
 
     def save(self, directory, keep=0, state=None):
         """Saves a checkpoint, of the state that libzero holds: not of buffers. [collective]"""
+        self._check_weights()
         self.engine.save(directory, keep, state)
 
     def load(self, directory):
