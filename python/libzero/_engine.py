@@ -12,7 +12,7 @@ from ._callbacks import Calls
 from ._device_array import UINT8, view_of
 from ._objects import Handle
 from ._zero_h import (ALL_RANKS, FP32, OK, OWN, PASS_TRAIN, WEIGHT, Config, Group, P, Partial, SaveOptions,
-                      StepResult, check, lib)
+                      StepResult, check, lib, set_fields)
 
 
 class Engine(Handle):
@@ -211,10 +211,7 @@ class Engine(Handle):
     def set_group(self, tensor, **settings):
         """Changes settings of one tensor: fields of zero_group_t, such as lr_scale=0.1. Without any, takes all back."""
         group = self.group(tensor)
-        for name, value in settings.items():
-            if name not in dict(Group._fields_):
-                raise TypeError(f"zero_group_t has no field {name}")
-            setattr(group, name, value)
+        set_fields(group, "zero_group_t", settings)
         check(lib.zero_set_group(self._handle, tensor, byref(group) if settings else None))
 
     def cancel(self):

@@ -21,6 +21,22 @@ OK, ERROR_ARGUMENT, ERROR_PEER = 0, 1, 10
 MAX_DIMS = 4
 
 
+_KINDS = {c_float: "a number", c_int: "a whole number, or one of libzero's constants"}
+
+
+def set_fields(struct, name, settings):
+    """Sets fields of a struct that zero.h calls `name`."""
+    types = dict(struct._fields_)
+    for field, value in settings.items():
+        if field not in types:
+            raise TypeError(f"{name} has no field {field}")
+        try:
+            setattr(struct, field, value)
+        except TypeError as error:
+            kind = _KINDS.get(types[field], "a whole number")
+            raise TypeError(f"{field} is {value!r}, but {name}.{field} is {kind}") from error
+
+
 class TensorDesc(ctypes.Structure):
     _fields_ = [("name", c_char_p), ("n_dims", c_int), ("shape", c_int64 * MAX_DIMS), ("init", c_int),
                 ("init_std", c_float), ("decay", c_bool), ("packed", c_bool), ("fp8", c_bool),
@@ -51,10 +67,7 @@ class Config(ctypes.Structure):
         """Returns the defaults with some fields set."""
         config = cls()
         check(lib.zero_config_init(byref(config), ctypes.sizeof(config)))
-        for name, value in settings.items():
-            if name not in dict(cls._fields_):
-                raise TypeError(f"zero_config_t has no field {name}")
-            setattr(config, name, value)
+        set_fields(config, "zero_config_t", settings)
         return config
 
 

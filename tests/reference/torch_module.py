@@ -484,6 +484,20 @@ def misuse(comm, claim):
     net[0].half()
     claim("mixed dtypes are refused", raises(ValueError, "torch.float16, torch.float32", make, net[0], net[1]))
     net.float()
+    for field, value, kind, text in (
+            ("stage", "3", TypeError, "stage is '3', but zero_config_t.stage is a whole number"),
+            ("optimizer", "lion", TypeError, "optimizer is 'lion', but zero_config_t.optimizer is a whole number, or one"),
+            ("weight_decay", "0", TypeError, "weight_decay is '0', but zero_config_t.weight_decay is a number"),
+            ("dtype", torch.float64, ValueError, "dtype is torch.float64: it must be libzero.FP32, BF16 or FP16"),
+            ("dtype", "bf16", ValueError, "dtype is 'bf16': it must be libzero.FP32, BF16 or FP16")):
+        claim(f"{field} = {value!r}: refused by name",
+              raises(kind, text, lambda: libzero.torch.Sharded(comm, net, net[:2], **{field: value})))
+    other = torch.nn.Sequential(torch.nn.Linear(3, 3), torch.nn.Linear(3, 3)).to(DEVICE)
+    narrow = libzero.torch.Sharded(comm, other, other.children(), dtype=torch.bfloat16)
+    with narrow.evaluation():
+        dtype = other(torch.ones(2, 3, device=DEVICE, dtype=torch.bfloat16)).dtype
+    claim("units may be a generator, and dtype torch's", dtype is torch.bfloat16)
+    narrow.close()
     sharded, x = make(net[0], net[1]), torch.ones(2, 3, device=DEVICE)
     claim("a second Sharded of a module is refused",
           raises(ValueError, "0.weight is already libzero's, and so are 3 others", make, net[0], net[1]))
@@ -508,6 +522,11 @@ def misuse(comm, claim):
             sharded.backward(net(x).sum())
             sharded.backward(net(x).sum())
 
+    def vector_loss():
+        with sharded.micro_step():
+            sharded.backward(net(x))
+
+    claim("a loss that is no scalar is refused", raises(ValueError, "the loss has the shape (2, 3)", vector_loss))
     claim("a use that is not listed is refused", raises(RuntimeError, "0 is used after 1, but `units` does not", twice))
     claim("another backward is refused", raises(RuntimeError, "use Sharded.backward(loss)", other_backward))
     claim("a second backward is refused", raises(RuntimeError, "used in forward after backward()", backward_twice))

@@ -36,6 +36,7 @@ import libzero
 from .units import Absent, Unit, Use, tensor_at
 
 _DTYPES = {libzero.FP32: torch.float32, libzero.BF16: torch.bfloat16, libzero.FP16: torch.float16}
+_NUMBERS = {dtype: number for number, dtype in _DTYPES.items()}
 _LOSS_STEP = 2.0 ** -42  # losses are rounded to multiples of it, so that their sum has no order: zero_step
 
 
@@ -48,8 +49,8 @@ class Sharded:
     meta device wait for load_weights, load or load_state_dict. decay(name, parameter): whether weight decay applies; to
     all, if it is not given. hidden_matrix(name, parameter): whether Muon updates it as a matrix; those that it does not
     name are AdamW's. compile: True, or a dict of torch.compile's options: compiles each unit's forward.
-    settings: fields of zero_config_t. The dtype is that of net's parameters, unless dtype= says otherwise; the device is
-    theirs, too, or `device`."""
+    settings: fields of zero_config_t. The dtype is that of net's parameters, unless dtype= says otherwise, as libzero's
+    constant or torch's; the device is theirs, too, or `device`."""
 
     def __init__(self, comm, net, units, decay=None, device=None, compile=False, hidden_matrix=None, **settings):
         if settings.get("optimizer") == libzero.MUON and hidden_matrix is None:
@@ -67,7 +68,10 @@ class Sharded:
             raise ValueError(f"{held[0]} is already libzero's{others}: use the Sharded that has the module, or close it and "
                              "make the module anew")
         self._device = torch.device(device or next((p.device for p in parameters.values() if not p.is_meta), "cpu"))
-        settings.setdefault("dtype", self._common_dtype(parameters))
+        dtype = settings["dtype"] if "dtype" in settings else self._common_dtype(parameters)
+        settings["dtype"] = _NUMBERS.get(dtype, dtype)
+        if settings["dtype"] not in _DTYPES:
+            raise ValueError(f"dtype is {dtype!r}: it must be libzero.FP32, BF16 or FP16, or torch.float32, bfloat16 or float16")
         self._dtype, self.stream, self._torch_stream = _DTYPES[settings["dtype"]], None, None
         if self._device.type == "cuda":
             torch.cuda.set_device(comm.local_rank % torch.cuda.device_count())
@@ -77,7 +81,7 @@ class Sharded:
         self.names, self._shapes, self.placeholders, self.trained = [], [], [], set()
         self._ids = {}  # tensor by id of a parameter
         self._units, self._by_module = [], {}
-        model = self._declare(parameters, units)
+        model = self._declare(parameters, list(units))
         gpu = libzero.DEVICE_CUDA if comm.local_size <= torch.cuda.device_count() else libzero.DEVICE_CUDA_SHARED
         self._libzero_device = libzero.Device(comm, libzero.DEVICE_CPU if self.stream is None else gpu)
         self.engine = libzero.Engine(comm, self._libzero_device, model, **settings)
@@ -97,9 +101,8 @@ class Sharded:
     @staticmethod
     def _common_dtype(parameters):
         found = {parameter.dtype for parameter in parameters.values()}
-        for number, dtype in _DTYPES.items():
-            if found == {dtype}:
-                return number
+        if len(found) == 1 and found <= set(_NUMBERS):
+            return found.pop()
         raise ValueError(f"parameters have the dtypes {', '.join(sorted(map(str, found)))}: make them one of float32, "
                          "bfloat16 and float16, or give dtype=libzero.FP32, BF16 or FP16")
 
@@ -377,6 +380,8 @@ class Sharded:
         gradients are summed over ranks and micro-steps."""
         if self._pass != libzero.PASS_TRAIN or self.is_backward:
             raise RuntimeError("backward() belongs into a micro_step(), once")
+        if loss.dim() > 0:
+            raise ValueError(f"the loss has the shape {tuple(loss.shape)}, but backward needs a scalar, such as its mean()")
         self._skip_to(len(self._units))
         self._loss += torch.round(loss.detach().double() / _LOSS_STEP) * _LOSS_STEP
         self.is_backward = self._in_backward = True

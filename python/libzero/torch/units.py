@@ -35,6 +35,9 @@ class Absent(torch.nn.Parameter):
         if function == torch.Tensor.grad.__get__:
             raise RuntimeError(f"{args[0].libzero_name} has no .grad: its gradient is libzero's. Sharded.step clips and updates, "
                                "so leave out zero_grad, clip_grad_norm_ and torch's optimizers")
+        if function in (torch.Tensor.requires_grad_, torch.Tensor.requires_grad.__set__):
+            raise RuntimeError(f"requires_grad of {args[0].libzero_name} cannot change: what is trained is settled when Sharded "
+                               "is made. PEFT's disable_adapter() and set_adapter() change it, too")
         if function in _HARMLESS or function.__name__ == "__get__":
             with torch._C.DisableTorchFunctionSubclass():
                 result = function(*args, **(kwargs or {}))
