@@ -4,10 +4,10 @@
 
 A small random Llama has the chat template of one family after the other. Dialogues of 2 and 3 turns, some with a system's
 message, are taken by transformers (apply_chat_template, generate, decode, the answer added to the messages) and by
-`generate --chat`: the prompts must have as many tokens, and the answers must be the same bytes. --chat also ends answers
-at the token with which the template ends them, for which transformers is asked, too. --prompts, which does not, must give
-transformers' answers to each dialogue up to each question, and to its rendered text, without a second beginning of text
-where the template writes one: the tokenizer adds <s>. Prints "ok: claim", "FAILED: claim" or "SKIP: reason" for each."""
+`generate --chat`: the prompts must have as many tokens, and the answers must be the same bytes. Answers also end at the
+token with which the template ends them, for which transformers is asked, too. --prompts must give the same answers to each
+dialogue up to each question; and to its rendered text, which knows no template, what transformers says without that token,
+and no second beginning of text where the template writes one: the tokenizer adds <s>. Prints "ok: claim", "FAILED: claim" or "SKIP: reason" for each."""
 
 import json
 import os
@@ -54,12 +54,19 @@ def asked(tokenizer, messages):
 
 
 def end_of_answers(tokenizer):
-    """The special token that the template puts behind an answer, where --chat ends one, too; None: it puts text there."""
+    """The special token that the template puts behind an answer, which ends one; None: it puts text there."""
     answer = "(an answer)"
     messages = [{"role": role, "content": content} for role, content in (("user", "a"), ("assistant", answer), ("user", "a"))]
     behind = tokenizer.apply_chat_template(messages, tokenize=False).partition(answer)[2].lstrip(" \n\t")
     first = tokenizer.encode(behind, add_special_tokens=False)[:1]
     return first[0] if first and content_of(tokenizer, first) == "" else None
+
+
+def continued(model, stops, ids):
+    """What transformers adds to a prompt, without the stop that ends it, and why it ends."""
+    new = model.generate(torch.tensor([ids]), max_new_tokens=N_TOKENS, do_sample=False, pad_token_id=1,
+                         eos_token_id=stops)[0, len(ids):].tolist()
+    return (new[:-1], "stop") if new[-1] in stops else (new, "length")
 
 
 def taken(model, stops, tokenizer, system, questions):
@@ -70,9 +77,7 @@ def taken(model, stops, tokenizer, system, questions):
     for question in questions:
         messages = messages + [{"role": "user", "content": question}]
         ids = asked(tokenizer, messages)
-        new = model.generate(torch.tensor([ids]), max_new_tokens=N_TOKENS, do_sample=False, pad_token_id=1,
-                             eos_token_id=stops)[0, len(ids):].tolist()
-        turns.append((messages, ids, new[:-1] if new[-1] in stops else new, "stop" if new[-1] in stops else "length"))
+        turns.append((messages, ids, *continued(model, stops, ids)))
         messages = messages + [{"role": "assistant", "content": content_of(tokenizer, turns[-1][2])}]
     return turns
 
@@ -109,14 +114,15 @@ def chats_alike(zerotrain, folder, tokenizer, system, questions, turns):
     return done.returncode == 0 and lengths == [len(ids) for _, ids, _, _ in turns] and done.stdout == wanted
 
 
-def prompts_alike(zerotrain, folder, tokenizer, turns):
-    """Whether --prompts has the answers of all turns, as messages and as rendered text."""
+def prompts_alike(zerotrain, folder, model, stops, tokenizer, turns):
+    """Whether --prompts has the answers of all turns, as messages and as rendered text, which only the stops end."""
     records, wanted = [], []
-    for messages, _, new, reason in turns:
+    for messages, ids, new, reason in turns:
         rendered = tokenizer.apply_chat_template(messages, add_generation_prompt=True, tokenize=False)
         records.append({"messages": messages})
         wanted.append({"text": content_of(tokenizer, new), "finish_reason": reason})
         if rendered.startswith("<s>"):  # else the tokenizer's <s> comes before it
+            new, reason = continued(model, stops, ids)
             records.append({"prompt": rendered})
             wanted.append({"text": bytes_of(tokenizer, new).decode("utf-8", "replace"), "finish_reason": reason})
     path = os.path.join(folder, "prompts.jsonl")
@@ -148,15 +154,15 @@ def main():
             system, questions = dialogue(rng, n_turns, name not in NO_SYSTEM and n_turns == len(chats) + 2)
             turns = taken(model, stops + ([end] if end is not None else []), tokenizer, system, questions)
             chats.append(chats_alike(zerotrain, folder, tokenizer, system, questions, turns))
-            all_turns += taken(model, stops, tokenizer, system, questions)
-        prompts, n_prompts = prompts_alike(zerotrain, folder, tokenizer, all_turns)
+            all_turns += turns
+        prompts, n_prompts = prompts_alike(zerotrain, folder, model, stops, tokenizer, all_turns)
         varied = len({tuple(new) for _, _, new, _ in all_turns}) > 4
         holds = all(chats) and prompts and varied
         failed += not holds
         print("%s: generate --chat, %s: turns of 3 dialogues, and %d prompts of a file, are transformers'%s" %
               ("ok" if holds else "FAILED", name, n_prompts, "" if holds else ": %s %s %s" % (chats, prompts, varied)), flush=True)
     failed += n_ends < len(TEMPLATES) // 2
-    print("%s: %d of %d templates end answers with a special token, where --chat ends them" %
+    print("%s: %d of %d templates end answers with a special token, which ends them" %
           ("FAILED" if n_ends < len(TEMPLATES) // 2 else "ok", n_ends, len(TEMPLATES)))
     return failed > 0
 

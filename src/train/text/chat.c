@@ -57,32 +57,6 @@ static zero_status_t try_template(const options_t *options, prompt_t *prompt)
     return ZERO_OK;
 }
 
-/* Finds the special token that the template puts behind an answer: a model that was tuned on dialogues ends answers
- * with it, though eos_token_id may still be the base model's. A template that refuses the dialogue, or ends answers
- * with text, has none. */
-static zero_status_t find_end(prompt_t *prompt)
-{
-    static const char answer[] = "(zerotrain's answer)";
-    char *text = NULL;
-    size_t n_bytes;
-    tokens_t tokens = {0};
-    json_t *dialogue = json_pack("{s:[{s:s, s:s}, {s:s, s:s}, {s:s, s:s}]}", "messages", "role", "user", "content", "a",
-                                 "role", "assistant", "content", answer, "role", "user", "content", "a");
-    zero_status_t status = chat_template_render(prompt->chat, NULL, dialogue, &text, &n_bytes);
-    const char *behind = status == ZERO_OK ? strstr(text, answer) : NULL;
-    if (behind) {
-        behind += strlen(answer);
-        behind += strspn(behind, " \n\t");
-        status = tokenizer_encode(prompt->tokenizer, behind, strlen(behind), false, &tokens);
-    }
-    if (status == ZERO_OK && tokens.n > 0 && tokenizer_text_bytes(prompt->tokenizer, tokens.at[0], false) == 0)
-        prompt->end = tokens.at[0];
-    tokens_free(&tokens);
-    free(text);
-    json_decref(dialogue);
-    return status == ZERO_ERROR_USAGE ? ZERO_OK : status;
-}
-
 static int64_t positions_of(const model_options_t *model)
 {
     char path[OPTIONS_MAX_PATH + 32];
@@ -103,7 +77,7 @@ static zero_status_t open_here(const options_t *options, prompt_t *prompt)
     ZERO_TRY(tokenizer_open(adapter_texts_directory(options), model->vocab_size, &prompt->tokenizer));
     ZERO_TRY(chat_template_open(adapter_texts_directory(options), &prompt->chat));
     ZERO_TRY(try_template(options, prompt));
-    return find_end(prompt);
+    return prompt_find_end(prompt);
 }
 
 zero_status_t chat_read(options_t *options, zero_comm_t *comm, prompt_t *prompt)
@@ -296,8 +270,7 @@ zero_status_t chat_run(generator_t *generator, prompt_t *prompt)
     turn_kind_t kind = TURN_WAITS;
     zero_status_t status = ZERO_OK;
     generator->is_shown = true;
-    if (prompt->end >= 0 && generator->n_stops < GENERATOR_MAX_STOPS)
-        generator->stops[generator->n_stops++] = prompt->end;
+    generator_add_stop(generator, prompt->end);
     while (status == ZERO_OK && kind != TURN_ENDS)
         status = take_turn(&chat, &kind);
     free(chat.lines.bytes);

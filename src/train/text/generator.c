@@ -20,7 +20,7 @@ void prompt_close(prompt_t *prompt)
     chat_template_close(prompt->chat);
     json_decref(prompt->dialogue);
     json_decref(prompt->records);
-    free(prompt->n_tokens);
+    free(prompt->list);
     tokens_free(&prompt->tokens);
     tokenizer_close(prompt->tokenizer);
     *prompt = (prompt_t){0};
@@ -56,6 +56,30 @@ zero_status_t prompt_encode_dialogue(prompt_t *prompt, const char *where, const 
     zero_status_t status = tokenizer_encode(prompt->tokenizer, text, n_bytes, false, &prompt->tokens);
     free(text);
     return status;
+}
+
+zero_status_t prompt_find_end(prompt_t *prompt)
+{
+    static const char answer[] = "(zerotrain's answer)";
+    char *text = NULL;
+    size_t n_bytes;
+    tokens_t tokens = {0};
+    prompt->end = -1;
+    json_t *dialogue = json_pack("{s:[{s:s, s:s}, {s:s, s:s}, {s:s, s:s}]}", "messages", "role", "user", "content", "a",
+                                 "role", "assistant", "content", answer, "role", "user", "content", "a");
+    zero_status_t status = chat_template_render(prompt->chat, NULL, dialogue, &text, &n_bytes);
+    const char *behind = status == ZERO_OK ? strstr(text, answer) : NULL;
+    if (behind) {
+        behind += strlen(answer);
+        behind += strspn(behind, " \n\t");
+        status = tokenizer_encode(prompt->tokenizer, behind, strlen(behind), false, &tokens);
+    }
+    if (status == ZERO_OK && tokens.n > 0 && tokenizer_text_bytes(prompt->tokenizer, tokens.at[0], false) == 0)
+        prompt->end = tokens.at[0];
+    tokens_free(&tokens);
+    free(text);
+    json_decref(dialogue);
+    return status == ZERO_ERROR_USAGE ? ZERO_OK : status;
 }
 
 const char *prompt_limit_note(const model_options_t *model)
@@ -116,6 +140,12 @@ static zero_status_t take_stops(const char *path, const json_t *eos, generator_t
         g->stops[g->n_stops++] = (int32_t)json_integer_value(token);
     }
     return ZERO_OK;
+}
+
+void generator_add_stop(generator_t *generator, int32_t token)
+{
+    if (token >= 0 && generator->n_stops < GENERATOR_MAX_STOPS)
+        generator->stops[generator->n_stops++] = token;
 }
 
 /* Takes those that a file of the model's names, if it is there. */

@@ -13,6 +13,12 @@
 
 /* ---- the prompt ---- */
 
+/* A prompt of a file's. */
+typedef struct listed_prompt {
+    int32_t n_tokens;
+    int32_t end; /* of a dialogue: prompt_t.end; -1: it is none */
+} listed_prompt_t;
+
 /* What generate is given. With --chat and --prompts, only rank 0 has tokenizer, template and records. */
 typedef struct prompt {
     tokenizer_t *tokenizer;
@@ -20,11 +26,11 @@ typedef struct prompt {
     /* --chat, and --prompts with messages: */
     chat_template_t *chat;
     json_t *dialogue; /* --chat: {"messages": [...]} */
-    int32_t end;      /* --chat, on all ranks: the special token that the template puts behind answers; -1: none */
+    int32_t end;      /* the special token that the template puts behind answers; -1: none. --chat: on all ranks */
     /* --prompts: */
-    json_t *records;   /* the file's objects */
-    int64_t n_prompts; /* of which each has */
-    int64_t *n_tokens; /* [n_prompts] of tokens */
+    json_t *records; /* the file's objects */
+    int64_t n_prompts;
+    listed_prompt_t *list; /* [n_prompts], owned, on all ranks */
 } prompt_t;
 
 void prompt_close(prompt_t *prompt);
@@ -37,6 +43,10 @@ zero_status_t prompt_encode(const tokenizer_t *tokenizer, const char *where, con
 /* Renders {"messages": [...]} up to the answer, and appends its tokens to the prompt's: the template writes special
  * tokens itself. */
 zero_status_t prompt_encode_dialogue(prompt_t *prompt, const char *where, const json_t *dialogue);
+
+/* Sets prompt->end: a model that was tuned on dialogues ends answers with this token, though eos_token_id may still be
+ * the base model's. A template that refuses the dialogue that is tried, or ends answers with text, has none. */
+zero_status_t prompt_find_end(prompt_t *prompt);
 
 /* Returns why [model] seq_len can be no longer, to be put behind it in a line; empty if there is no reason. */
 const char *prompt_limit_note(const model_options_t *model);
@@ -70,6 +80,8 @@ typedef struct generator {
 zero_status_t generator_open(const options_t *options, zero_comm_t *comm, const tokenizer_t *tokenizer,
                              generator_t *generator);
 void generator_close(generator_t *generator, bool failed);
+/* Adds a token that ends texts; -1: none. */
+void generator_add_stop(generator_t *generator, int32_t token);
 
 /* Continues a prompt of less than seq_len tokens by options->generate.max_tokens at most, and as many as there are
  * positions for. Of what the last call left, the beginning that both texts have in common is not computed again, if

@@ -20,7 +20,7 @@ typedef struct reading {
     const options_t *options;
     prompt_t *prompt;
     int64_t n_line, longest_line, longest; /* the line at hand; the longest prompt's, and its tokens */
-    int64_t capacity;                      /* of prompt->n_tokens */
+    int64_t capacity;                      /* of prompt->list */
 } reading_t;
 
 static void name_line(const reading_t *reading, int64_t line, char where[WHERE_BYTES])
@@ -32,8 +32,10 @@ static void name_line(const reading_t *reading, int64_t line, char where[WHERE_B
 static zero_status_t encode_messages(reading_t *reading, const char *where, const json_t *record)
 {
     prompt_t *prompt = reading->prompt;
-    if (!prompt->chat)
+    if (!prompt->chat) {
         ZERO_TRY(chat_template_open(adapter_texts_directory(reading->options), &prompt->chat));
+        ZERO_TRY(prompt_find_end(prompt));
+    }
     return prompt_encode_dialogue(prompt, where, record);
 }
 
@@ -59,15 +61,16 @@ static zero_status_t add_record(reading_t *reading, json_t *record, int64_t n_to
     prompt_t *prompt = reading->prompt;
     if (prompt->n_prompts == reading->capacity) {
         int64_t capacity = reading->capacity > 0 ? 2 * reading->capacity : 64;
-        int64_t *lengths = realloc(prompt->n_tokens, (size_t)capacity * sizeof *lengths);
-        if (!lengths)
+        listed_prompt_t *list = realloc(prompt->list, (size_t)capacity * sizeof *list);
+        if (!list)
             return report_rank_error(ZERO_ERROR_MEMORY, "--prompts: no memory for %lld prompts", (long long)capacity);
-        prompt->n_tokens = lengths;
+        prompt->list = list;
         reading->capacity = capacity;
     }
     if (json_array_append(prompt->records, record) != 0)
         return report_rank_error(ZERO_ERROR_MEMORY, "--prompts: no memory for line %lld", (long long)reading->n_line);
-    prompt->n_tokens[prompt->n_prompts++] = n_tokens;
+    prompt->list[prompt->n_prompts++] =
+        (listed_prompt_t){.n_tokens = (int32_t)n_tokens, .end = json_object_get(record, "messages") ? prompt->end : -1};
     if (n_tokens > reading->longest) {
         reading->longest = n_tokens;
         reading->longest_line = reading->n_line;
@@ -127,17 +130,17 @@ static zero_status_t read_here(options_t *options, prompt_t *prompt)
     return prompt_fit(&options->model, where, reading.longest, &max_tokens);
 }
 
-/* Gives rank 0's lengths to all ranks. */
-static zero_status_t share_lengths(zero_comm_t *comm, prompt_t *prompt)
+/* Gives rank 0's list to all ranks. */
+static zero_status_t share_list(zero_comm_t *comm, prompt_t *prompt)
 {
     zero_status_t status = ZERO_OK;
     ZERO_TRY(zero_comm_broadcast(comm, &prompt->n_prompts, sizeof prompt->n_prompts, 0));
-    const size_t n_bytes = (size_t)prompt->n_prompts * sizeof *prompt->n_tokens;
-    if (zero_comm_rank(comm) != 0 && !(prompt->n_tokens = malloc(n_bytes)))
+    const size_t n_bytes = (size_t)prompt->n_prompts * sizeof *prompt->list;
+    if (zero_comm_rank(comm) != 0 && !(prompt->list = malloc(n_bytes)))
         status =
             report_rank_error(ZERO_ERROR_MEMORY, "--prompts: no memory for %lld prompts", (long long)prompt->n_prompts);
     ZERO_TRY(report_agree(comm, status));
-    return zero_comm_broadcast(comm, prompt->n_tokens, n_bytes, 0);
+    return zero_comm_broadcast(comm, prompt->list, n_bytes, 0);
 }
 
 zero_status_t prompt_list_read(options_t *options, zero_comm_t *comm, prompt_t *prompt)
@@ -145,7 +148,7 @@ zero_status_t prompt_list_read(options_t *options, zero_comm_t *comm, prompt_t *
     zero_status_t status = zero_comm_rank(comm) == 0 ? read_here(options, prompt) : ZERO_OK;
     ZERO_TRY(report_agree(comm, status));
     ZERO_TRY(zero_comm_broadcast(comm, &options->model.seq_len, sizeof options->model.seq_len, 0));
-    ZERO_TRY(share_lengths(comm, prompt));
+    ZERO_TRY(share_list(comm, prompt));
     return prompt_share(comm, &prompt->tokens);
 }
 
@@ -185,10 +188,14 @@ zero_status_t prompt_list_run(generator_t *generator, prompt_t *prompt)
     const uint64_t seed = (uint64_t)generator->session.options->generate.seed;
     const int32_t *tokens = prompt->tokens.at;
     const double began_s = clock_now_s();
+    const int n_stops = generator->n_stops; /* of the model's, to which a dialogue adds its template's */
     int64_t n_new = 0;
     for (int64_t i = 0; i < prompt->n_prompts; i++) {
-        ZERO_TRY(generator_run(generator, tokens, (int)prompt->n_tokens[i], seed, false));
-        tokens += prompt->n_tokens[i];
+        const listed_prompt_t *at = &prompt->list[i];
+        generator->n_stops = n_stops;
+        generator_add_stop(generator, at->end);
+        ZERO_TRY(generator_run(generator, tokens, at->n_tokens, seed, false));
+        tokens += at->n_tokens;
         n_new += generator->n_all - generator->n_prompt;
         zero_status_t status =
             report_is_speaker() ? show_result(generator, json_array_get(prompt->records, (size_t)i)) : ZERO_OK;

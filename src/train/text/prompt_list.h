@@ -9,7 +9,8 @@
 zero_status_t prompt_list_read(options_t *options, zero_comm_t *comm, prompt_t *prompt);
 
 /* Prints a line for each, in order: its object with "text", what the model adds, and "finish_reason": "stop" at a token
- * that ends a text, else "length". Each has the seed, and so the text, that it would have alone. [collective] */
+ * that ends a text, or with messages where the template ends an answer, else "length". Each has the seed, and so the
+ * text, that it would have alone. [collective] */
 zero_status_t prompt_list_run(generator_t *generator, prompt_t *prompt);
 
 #endif

@@ -227,6 +227,17 @@ START_TEST(an_answer_ends_where_the_template_ends_it)
     ck_assert_msg(code == 0 && strcmp(output.out, "it is me\na stone\n") == 0, "%d: %s%s", code, output.out,
                   output.err);
     support_output_free(&output);
+    /* In a file of prompts, too; a prompt that is no dialogue goes on. */
+    write_file("ends.jsonl", "{\"messages\": [{\"role\": \"user\", \"content\": \"who?\"}]}\n{\"prompt\": "
+                             "\"U:who?A:\"}\n{\"messages\": [{\"role\": \"user\", \"content\": \"what?\"}]}\n");
+    code = ask(&output, n_ranks, "", "--max-tokens 12 --prompts ends.jsonl base");
+    ck_assert_msg(code == 0 &&
+                      strstr(output.out, "\"text\": \"it is me\", \"finish_reason\": \"stop\"}\n{\"prompt\"") &&
+                      strstr(output.out, "\"text\": \"it is me;") &&
+                      strstr(output.out, "\"finish_reason\": \"length\"}\n{\"messages\"") &&
+                      strstr(output.out, "\"text\": \"a stone\", \"finish_reason\": \"stop\"}\n"),
+                  "%d: %s%s", code, output.out, output.err);
+    support_output_free(&output);
 }
 END_TEST
 
