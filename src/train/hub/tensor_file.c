@@ -102,12 +102,33 @@ static zero_status_t read_header(tensor_file_t *file)
                                         : fail(file, "its header is no JSON object");
 }
 
+/* What follows where a file of torch's is there instead of one that can be read. */
+#define ONLY_SAFETENSORS                                                                                               \
+    "only safetensors are read: load it in Python and save it by save_pretrained (in older versions with "             \
+    "safe_serialization=True)"
+
+/* Reports that a file is not there. */
+static zero_status_t fail_missing(const char *path)
+{
+    static const char ending[] = ".safetensors";
+    char other[OPTIONS_MAX_PATH + 256];
+    snprintf(other, sizeof other, "%s", path);
+    char *at = strstr(other, ending);
+    if (at)
+        snprintf(at, sizeof ending, ".bin");
+    if (at && access(other, F_OK) == 0)
+        return report_error(ZERO_ERROR_USAGE, "cannot read '%s': " ONLY_SAFETENSORS, other);
+    return report_error(ZERO_ERROR_USAGE, "cannot read '%s': %s", path, strerror(ENOENT));
+}
+
 zero_status_t tensor_file_open(const char *path, tensor_file_t *file)
 {
     struct stat info;
     tensor_file_t opened = {0};
     opened.fd = ZERO_RETRY(open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK));
     snprintf(opened.path, sizeof opened.path, "%s", path);
+    if (opened.fd < 0 && errno == ENOENT)
+        return fail_missing(path);
     if (opened.fd < 0 || fstat(opened.fd, &info) != 0 || !S_ISREG(info.st_mode)) {
         const char *why = opened.fd < 0 ? strerror(errno) : "it is not a regular file";
         if (opened.fd >= 0)
@@ -196,16 +217,28 @@ static json_t *names_in(const json_t *map)
     return names;
 }
 
-static zero_status_t read_index(const char *directory, json_t **names)
+static zero_status_t read_index(const char *path, json_t **names)
 {
-    char path[OPTIONS_MAX_PATH + 64];
-    snprintf(path, sizeof path, "%s/" INDEX_FILE, directory);
     json_t *index = json_load_file(path, JSON_REJECT_DUPLICATES, NULL);
     *names = json_object_size(json_object_get(index, "weight_map")) > 0 ? names_in(json_object_get(index, "weight_map"))
                                                                         : NULL;
     json_decref(index);
     return *names ? ZERO_OK
                   : report_error(ZERO_ERROR_FORMAT, "'%s' does not say which files have the model's tensors", path);
+}
+
+/* Reports that a directory has no weights that can be read. */
+static zero_status_t fail_without_weights(const char *directory)
+{
+    static const char *const OTHERS[] = {"pytorch_model.bin", "pytorch_model.bin.index.json"};
+    char path[OPTIONS_MAX_PATH + 64];
+    for (size_t i = 0; i < sizeof OTHERS / sizeof OTHERS[0]; i++) {
+        snprintf(path, sizeof path, "%s/%s", directory, OTHERS[i]);
+        if (access(path, F_OK) == 0)
+            return report_error(ZERO_ERROR_USAGE, "cannot read '%s': " ONLY_SAFETENSORS, path);
+    }
+    return report_error(ZERO_ERROR_USAGE, "cannot find weights in '%s': it has neither " SINGLE_FILE " nor " INDEX_FILE,
+                        directory);
 }
 
 zero_status_t model_weight_files(const char *directory, model_weight_files_t *files)
@@ -215,10 +248,14 @@ zero_status_t model_weight_files(const char *directory, model_weight_files_t *fi
     json_t *value;
     model_weight_files_t made = {0};
     snprintf(path, sizeof path, "%s/" SINGLE_FILE, directory);
-    if (access(path, F_OK) == 0)
+    const bool is_single = access(path, F_OK) == 0;
+    snprintf(path, sizeof path, "%s/" INDEX_FILE, directory);
+    if (!is_single && access(path, F_OK) != 0)
+        return fail_without_weights(directory);
+    if (is_single)
         made.names_json = json_pack("{s:n}", SINGLE_FILE);
     else
-        ZERO_TRY(read_index(directory, &made.names_json));
+        ZERO_TRY(read_index(path, &made.names_json));
     made.names = calloc(json_object_size(made.names_json) + 1, sizeof *made.names);
     if (!made.names_json || !made.names) {
         model_weight_files_free(&made);

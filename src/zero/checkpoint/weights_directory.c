@@ -228,6 +228,26 @@ static zero_status_t add_index(zero_weights_t *weights, const char *path)
     return status;
 }
 
+/* Reports that a directory has no safetensors, and what to do with torch's files that older programs wrote. */
+static zero_status_t fail_without_weights(const char *directory)
+{
+    static const char *const OTHERS[] = {"pytorch_model.bin", "pytorch_model.bin.index.json", "adapter_model.bin"};
+    const int error = errno; /* of looking for safetensors */
+    for (size_t i = 0; i < sizeof OTHERS / sizeof OTHERS[0]; i++) {
+        char *path = NULL;
+        ZERO_TRY(zero_path_join(directory, OTHERS[i], &path));
+        const bool is_there = access(path, F_OK) == 0;
+        free(path);
+        if (is_there)
+            return zero_fail(ZERO_ERROR_IO,
+                             "cannot find weights in '%s': it has %s, and only safetensors are read: load it in Python "
+                             "and save it by save_pretrained (in older versions with safe_serialization=True)",
+                             directory, OTHERS[i]);
+    }
+    return zero_fail(ZERO_ERROR_IO, "cannot find weights in '%s': it has neither %s nor %s (%s)", directory,
+                     SINGLE_NAME, INDEX_NAME, strerror(error));
+}
+
 static zero_status_t add_directory(zero_weights_t *weights)
 {
     char *single = NULL, *index = NULL, *adapter = NULL;
@@ -243,8 +263,7 @@ static zero_status_t add_directory(zero_weights_t *weights)
     else if (access(adapter, F_OK) == 0)
         status = add_single(weights, adapter);
     else
-        status = zero_fail(ZERO_ERROR_IO, "cannot find weights in '%s': it has neither %s nor %s (%s)",
-                           weights->directory, SINGLE_NAME, INDEX_NAME, strerror(errno));
+        status = fail_without_weights(weights->directory);
 done:
     free(adapter);
     free(index);

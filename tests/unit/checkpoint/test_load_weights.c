@@ -380,7 +380,18 @@ END_TEST
 
 START_TEST(a_directory_without_weights_is_an_io_error)
 {
+    static const char *const others[] = {"pytorch_model.bin", "pytorch_model.bin.index.json", "adapter_model.bin"};
     expect_failure(ZERO_ERROR_IO, "neither model.safetensors nor model.safetensors.index.json");
+    for (int i = 0; i < 3; i++) { /* torch's own files */
+        char path[1100], text[100];
+        snprintf(path, sizeof path, "%s/%s", directory, others[i]);
+        snprintf(text, sizeof text, "it has %s, and only safetensors are read: load it in Python and save it",
+                 others[i]);
+        support_write_file(path, "", 0);
+        n_lines = 0;
+        expect_failure(ZERO_ERROR_IO, text);
+        ck_assert_int_eq(unlink(path), 0);
+    }
     ck_assert_int_eq(rmdir(directory), 0);
     n_lines = 0;
     expect_failure(ZERO_ERROR_IO, "No such file");

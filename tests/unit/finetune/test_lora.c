@@ -279,6 +279,10 @@ static const refusal_t REFUSALS[] = {
     {"$Z --set lora.init=odd-alora gpt2.ini",
      {"odd-alora/adapter_config.json", "alora_invocation_tokens is [5]", "null"}},
     {"$Z generate --prompt a --adapter odd-texts gpt2", {"'odd-texts/tokenizer.json'"}},
+    {"$Z merge gpt2 odd-bin new", {"odd-bin/adapter_model.bin'", "only safetensors are read", "save_pretrained"}},
+    {"$Z --set lora.init=odd-bin gpt2.ini", {"odd-bin/adapter_model.bin'", "only safetensors are read"}},
+    {"$Z export bin new", {"'bin/pytorch_model.bin'", "only safetensors are read", "save_pretrained"}},
+    {"rm bin/pytorch_model.bin; $Z export bin new", {"cannot find weights in 'bin'", "model.safetensors.index.json"}},
     {"$Z merge gpt2 odd-rs out", {"use_rslora is 1", "need one of [true]"}},
     {"$Z merge gpt2 odd-wide new 2>first; $Z merge gpt2 odd-wide new", {"do not belong together", "rank 4 need"}},
     {"$Z merge gpt2 odd-nan new", {".weight of 'gpt2/latest' with the adapter 'odd-nan' is", "nan", "finite number"}},
@@ -302,8 +306,10 @@ START_TEST(what_does_not_belong_together_is_refused_by_name)
                  "$Z --set checkpoint.dir=gpt2-2 full.ini && "
                  "$Z --set checkpoint.dir=other --set model.init=gpt2-2 gpt2.ini");
     expect_shell(
-        "for kind in pissa alora rs wide nan texts; do rm -rf odd-$kind; cp -rL ck/latest odd-$kind; done; echo no "
+        "for kind in pissa alora rs wide nan texts bin; do rm -rf odd-$kind; cp -rL ck/latest odd-$kind; done; echo no "
         ">odd-texts/tokenizer.json; "
+        "mv odd-bin/adapter_model.safetensors odd-bin/adapter_model.bin; rm -rf bin; cp -rL gpt2/latest bin; "
+        "rm bin/model*; touch bin/pytorch_model.bin; "
         "sed -i 's/\"init_lora_weights\": true/\"init_lora_weights\": \"pissa\"/' odd-pissa/adapter_config.json && "
         "sed -i '1a \"alora_invocation_tokens\": [5],' odd-alora/adapter_config.json && "
         "sed -i 's/\"use_rslora\": false/\"use_rslora\": 1/' odd-rs/adapter_config.json && "
