@@ -427,8 +427,9 @@ typedef struct zero_config {
     /* With offload, where a step reduces several times (more than one micro-step, and not stage 1 with
      * reduce_every_micro_step = false): ZERO_OFFLOAD_GRADS_HOST keeps the sums of gradients of units whose state is
      * offloaded in pinned host memory between micro-steps, 4 bytes an element of this rank's shard. The device then
-     * holds them for two units (with updates in backward, several ranks: three). They are added up on the device, in
-     * the same order: the bits stay the same. Otherwise it changes nothing. */
+     * holds them for two units (with updates in backward, several ranks: three), and the buffers of
+     * offload_buffer_bytes have room for gradients, too. Sums are added up on the device, in the same order: the bits
+     * stay the same. Otherwise it changes nothing. */
     zero_offload_grads_t offload_grads;
     uint8_t reserved[4];
 } zero_config_t;
@@ -548,9 +549,7 @@ typedef struct zero_step_result {
     float loss;       /* sum of local_loss over ranks */
     float grad_norm;  /* before clipping */
     float loss_scale; /* that this step used */
-    /* The norm was not finite: weights and moments are unchanged, but for units that ZERO_UPDATE_IN_BACKWARD had
-     * updated.
-     */
+    /* The norm was not finite: weights and moments are unchanged, but for units updated in backward. */
     bool skipped;
     uint32_t notice; /* the largest that any rank had set by zero_set_notice before this zero_step */
     /* Time on this rank's device, from the end of the previous step to the end of the update on all ranks. If no step
@@ -1122,7 +1121,8 @@ ZERO_API uint64_t zero_memory_total(const zero_memory_t *memory); /* bytes on th
  * in which gathers between hosts are staged.
  * ZERO_SHARD_GROUP_HOST is ZERO_ERROR_USAGE: give the number of ranks that a host has (zero_comm_local_size).
  * ZERO_OFFLOAD_AUTO and ZERO_KEEP_AUTO, which need a device to decide, are planned as ratio 1 and keep 0, the least
- * that the device can hold; ZERO_OFFLOAD_UPDATE_AUTO as ZERO_OFFLOAD_UPDATE_DEVICE. */
+ * that the device can hold; ZERO_OFFLOAD_UPDATE_AUTO as ZERO_OFFLOAD_UPDATE_DEVICE, and ZERO_OFFLOAD_GRADS_AUTO as
+ * ZERO_OFFLOAD_GRADS_DEVICE. */
 ZERO_API zero_status_t zero_plan(const zero_model_t *model, const zero_config_t *config, zero_device_type_t device,
                                  zero_comm_kind_t kind, int world_size, zero_memory_t *plan);
 
@@ -1177,7 +1177,8 @@ typedef struct zero_solution {
 
 /* Finds the configuration within these bytes whose transfers take the least time in a step, counted as if none were
  * hidden under compute; of equal ones the lower stage, then the group of all ranks, then what offloads least. Pure
- * arithmetic: no device, no communication, the same on every rank. For choices that depend on your model, such as
+ * arithmetic: no device, no communication, the same on every rank. Sums of gradients leave (offload_grads) only if
+ * nothing fits else. For choices that depend on your model, such as
  * larger batches or recomputation, call it once for each. config: zero_config_default with your dtype,
  * micro_steps and so on. The other arguments are zero_plan's. */
 ZERO_API zero_status_t zero_solve(const zero_model_t *model, const zero_config_t *config, zero_device_type_t device,

@@ -23,8 +23,8 @@
  * noise is added to reduced gradients, by work that takes its time in the stream; 2: weights are pushed behind their
  * update, too) schedule=0 (1: tensors have settings of their own, which change from step to step) cancels=0 (1: before
  * every step passes are begun that are cancelled, anywhere) created=0 (the micro-steps that the engine is created with,
- * before zero_set_micro_steps; 0: micro_steps) clip=1 (grad_clip) gradients=fp32 (or bf16) sums=auto (or device, host:
- * offload_grads) backward=0 (1: units are
+ * before zero_set_micro_steps; 0: micro_steps) clip=1 (grad_clip) gradients=fp32 (or bf16) sums=auto (or
+ * device, host: offload_grads) backward=0 (1: units are
  * updated in backward; needs clip=0) loses=0 (1: at the end a peer seems lost, with work under way) load= (a
  * directory of checkpoints, from whose latest the run continues) save= (one to write to after the steps)
  *

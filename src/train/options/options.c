@@ -214,7 +214,7 @@ void options_print_help(FILE *file)
           "A signal (SIGTERM, SIGINT, SIGUSR1) to any rank ends the run after the current step, which is\n"
           "saved if [checkpoint] dir is set. A second SIGTERM or SIGINT ends it at once.\n"
           "\n"
-          "Exit code: 0 success; 2 a mistake in the command line, in the file, or in what it names to read;\n"
+          "Exit code: 0 success; 2 a mistake in the command line, in the file, or in a file that it names;\n"
           "3 stopped by a signal and saved (--resume continues from there); 4 with --auto-resume: too many\n"
           "steps in a row were skipped, so another start would end likewise; 1 any other failure, such as\n"
           "a malformed data file, or a run in which no step changed the weights.\n",

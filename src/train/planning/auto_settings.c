@@ -181,7 +181,8 @@ static zero_status_t find_whether_fits_with(const options_t *o, const fit_machin
     return status;
 }
 
-zero_status_t fit_set_sequence_ranks(options_t *o, int64_t n, int n_ranks)
+/* Resolves the batch as it was asked for, for n ranks a sequence. */
+static zero_status_t set_sequence_ranks(options_t *o, int64_t n, int n_ranks)
 {
     o->train.sequence_ranks = n;
     o->train.micro_batch = o->train.asked_micro;
@@ -198,7 +199,7 @@ zero_status_t fit_choose_sequence_ranks(options_t *o, const fit_machine_t *machi
         options_t tried = *o;
         if (n < o->train.sequence_ranks || !may_share(o, machine, n))
             continue;
-        ZERO_TRY(fit_set_sequence_ranks(&tried, n, machine->n_ranks));
+        ZERO_TRY(set_sequence_ranks(&tried, n, machine->n_ranks));
         ZERO_TRY(find_whether_fits_with(&tried, machine, budget, &fits));
         *o = tried; /* if none fits, the last takes least */
     }
@@ -265,7 +266,7 @@ static zero_status_t take_rank_0s_sequence(zero_comm_t *comm, options_t *o)
         return ZERO_OK;
     ZERO_TRY(zero_comm_broadcast(comm, &n, sizeof n, 0));
     report("auto: sequence_ranks %" PRId64, n);
-    return n == o->train.sequence_ranks ? ZERO_OK : fit_set_sequence_ranks(o, n, zero_comm_size(comm));
+    return n == o->train.sequence_ranks ? ZERO_OK : set_sequence_ranks(o, n, zero_comm_size(comm));
 }
 
 static zero_status_t choose_on(options_t *o, zero_comm_t *comm, const zero_device_t *device)
@@ -299,40 +300,52 @@ zero_status_t fit_choose_auto(options_t *o, zero_comm_t *comm)
     return status;
 }
 
-/* offload_grads = auto: takes what was found to fit. Any rank's need is all ranks'. */
-static zero_status_t settle_grads(options_t *o, zero_comm_t *comm, const fit_point_t *given)
+zero_status_t fit_settle_grads(options_t *o, const fit_machine_t *machine, uint64_t budget)
 {
-    double n_leave = given->choice.offload_grads == ZERO_OFFLOAD_GRADS_HOST;
-    if (o->zero.offload_grads != ZERO_OFFLOAD_GRADS_AUTO)
-        return ZERO_OK;
-    ZERO_TRY(zero_comm_sum(comm, &n_leave, 1));
-    if (n_leave == 0.0)
-        return ZERO_OK;
-    report("offload: with sums of gradients on the GPU the run does not fit; those of offloaded units wait in host "
-           "memory between micro-steps");
-    o->zero.offload_grads = ZERO_OFFLOAD_GRADS_HOST;
-    return ZERO_OK;
+    fit_t *fit;
+    fit_point_t point;
+    ZERO_TRY(fit_create(o, machine, budget, &fit));
+    const fit_choice_t choice = fit_choice_of(o);
+    zero_status_t status = ZERO_OK;
+    if (fit_find_open(fit, &choice).grads) {
+        status = fit_evaluate(fit, &choice, &point);
+        if (status == ZERO_OK && point.choice.offload_grads == ZERO_OFFLOAD_GRADS_HOST)
+            o->zero.offload_grads = ZERO_OFFLOAD_GRADS_HOST;
+    }
+    fit_destroy(fit);
+    return status;
+}
+
+static zero_status_t check(const options_t *o, const fit_machine_t *machine, uint64_t budget, zero_memory_t *planned)
+{
+    fit_t *fit;
+    fit_point_t given = {0};
+    ZERO_TRY(fit_create(o, machine, budget, &fit));
+    fit_choice_t choice = fit_choice_of(o);
+    zero_status_t status = fit_evaluate(fit, &choice, &given);
+    if (status == ZERO_OK && !given.fits)
+        status = fit_refuse(fit, &given);
+    *planned = given.memory;
+    fit_destroy(fit);
+    return status;
 }
 
 zero_status_t fit_check(options_t *o, zero_comm_t *comm, const zero_device_t *device, zero_memory_t *planned)
 {
-    fit_t *fit;
-    fit_point_t given = {0};
     uint64_t available;
     fit_machine_t machine;
     ZERO_TRY(find_machine(o, comm, device, &machine));
     ZERO_TRY(fit_find_available(comm, device, &available));
     options_t resolved = *o;
     resolved.device.type = (int)zero_device_get_type(device);
-    ZERO_TRY(fit_create(&resolved, &machine, fit_limited(&o->device, available), &fit));
-    fit_choice_t choice = fit_choice_of(&resolved);
-    zero_status_t status = fit_evaluate(fit, &choice, &given);
-    if (status == ZERO_OK && !given.fits)
-        status = fit_refuse(fit, &given);
-    *planned = given.memory;
-    fit_destroy(fit);
-    ZERO_TRY(report_agree(comm, status));
-    return settle_grads(o, comm, &given);
+    const int asked = o->zero.offload_grads;
+    ZERO_TRY(report_agree(
+        comm, fit_settle_grads(&resolved, &machine, fit_limited(&o->device, zero_bytes_to_plan(available)))));
+    o->zero.offload_grads = resolved.zero.offload_grads;
+    if (o->zero.offload_grads != asked)
+        report("offload: the run does not fit with the sums of gradients on the GPU; those of offloaded units wait in "
+               "host memory between micro-steps");
+    return report_agree(comm, check(&resolved, &machine, fit_limited(&o->device, available), planned));
 }
 
 /* ---- when memory runs out all the same ---- */

@@ -19,15 +19,16 @@ zero_status_t fit_choose(options_t *options, const fit_machine_t *machine, uint6
  * `budget` bytes is possible, and the batch with it; if none is, to the most. options: resolved. */
 zero_status_t fit_choose_sequence_ranks(options_t *options, const fit_machine_t *machine, uint64_t budget);
 
-/* Resolves the batch as it was asked for, for n ranks a sequence. */
-zero_status_t fit_set_sequence_ranks(options_t *options, int64_t n, int n_ranks);
-
 /* Writes what was chosen: "stage 3, recompute none, micro_batch 8; 1.00 of 2.00 GiB, predicted 500 ms a step". asked:
  * the options before. */
 void fit_describe_point(const options_t *asked, const fit_point_t *point, uint64_t budget, char *text, size_t n_bytes);
 
 /* Returns the available bytes, or [device] memory if that is less. */
 uint64_t fit_limited(const device_options_t *options, uint64_t available);
+
+/* Sets offload_grads to host if it is auto and a plan of `budget` bytes has no room for the sums of gradients. options:
+ * with nothing else auto but offload_ratio and keep. */
+zero_status_t fit_settle_grads(options_t *options, const fit_machine_t *machine, uint64_t budget);
 
 /* Returns ZERO_ERROR_MEMORY if the run does not fit into what is free on every rank, after lines that say what holds
  * how much and what would fit. *planned: what each rank will hold. Sets offload_grads, if it is auto, to host where

@@ -81,13 +81,6 @@ void fit_destroy(fit_t *fit)
 
 /* ---- memory ---- */
 
-double fit_params_ratio(const options_t *o, double state_ratio)
-{
-    const double most = options_are_forward_only(o) || state_ratio < 0.0 ? 1.0 : state_ratio;
-    const double ratio = o->zero.offload_params_ratio < 0.0 ? 1.0 : o->zero.offload_params_ratio;
-    return o->zero.offload == OFFLOAD_ALL && o->zero.stage == 3 ? fmin(ratio, most) : 0.0;
-}
-
 static zero_status_t make_plan(fit_t *fit, fit_plan_t *plan)
 {
     const options_t *o = &fit->options;
@@ -101,7 +94,7 @@ static zero_status_t make_plan(fit_t *fit, fit_plan_t *plan)
                      machine->n_ranks, &plan->memory);
 }
 
-/* At one stage, a plan depends only on whether micro-steps are accumulated, on offload and on keep. */
+/* At one stage, a plan depends only on whether micro-steps are accumulated, on offload, where sums wait, and keep. */
 zero_status_t fit_plan_of(fit_t *fit, const zero_memory_t **memory)
 {
     const options_t *o = &fit->options;
@@ -210,6 +203,13 @@ static zero_status_t choose_keep(fit_t *fit, const zero_memory_t *user, fit_poin
     return add_plan(fit, user, point);
 }
 
+bool fit_sums_may_leave(const fit_t *fit, int offload_grads)
+{
+    const options_t *o = &fit->options;
+    return offload_grads == ZERO_OFFLOAD_GRADS_AUTO && fit->machine.rates.is_gpu && o->zero.offload != OFFLOAD_NONE &&
+           !options_are_forward_only(o);
+}
+
 fit_open_t fit_find_open(const fit_t *fit, const fit_choice_t *choice)
 {
     bool on_gpu = fit->machine.rates.is_gpu, sharded = choice->stage == 3 && fit->machine.n_ranks > 1;
@@ -217,11 +217,10 @@ fit_open_t fit_find_open(const fit_t *fit, const fit_choice_t *choice)
     return (fit_open_t){.offloads = offloads,
                         .ratio = offloads && choice->offload_ratio == (double)ZERO_OFFLOAD_AUTO,
                         .keep = on_gpu && sharded && choice->keep == ZERO_KEEP_AUTO,
-                        .grads = offloads && !options_are_forward_only(&fit->options) &&
-                                 choice->offload_grads == ZERO_OFFLOAD_GRADS_AUTO};
+                        .grads = offloads && fit_sums_may_leave(fit, choice->offload_grads)};
 }
 
-/* The same with offload_grads given, or as on the device. */
+/* Evaluates a choice that says where sums of gradients wait; AUTO counts as on the device. */
 static zero_status_t evaluate_with(fit_t *fit, const fit_choice_t *choice, fit_point_t *point)
 {
     options_t *o = &fit->options;
@@ -245,7 +244,7 @@ static zero_status_t evaluate_with(fit_t *fit, const fit_choice_t *choice, fit_p
 zero_status_t fit_evaluate(fit_t *fit, const fit_choice_t *choice, fit_point_t *point)
 {
     fit_choice_t tried = *choice;
-    fit_point_t with_less;
+    fit_point_t on_host;
     if (!fit_find_open(fit, choice).grads)
         return evaluate_with(fit, choice, point);
     tried.offload_grads = ZERO_OFFLOAD_GRADS_DEVICE;
@@ -253,9 +252,9 @@ zero_status_t fit_evaluate(fit_t *fit, const fit_choice_t *choice, fit_point_t *
     if (point->fits)
         return ZERO_OK;
     tried.offload_grads = ZERO_OFFLOAD_GRADS_HOST;
-    ZERO_TRY(evaluate_with(fit, &tried, &with_less));
-    if (with_less.fits || with_less.bytes < point->bytes)
-        *point = with_less;
+    ZERO_TRY(evaluate_with(fit, &tried, &on_host));
+    if (on_host.fits || on_host.bytes < point->bytes)
+        *point = on_host;
     else
         fit_apply(&point->choice, &fit->options);
     return ZERO_OK;

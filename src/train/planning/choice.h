@@ -5,7 +5,7 @@
 #define ZEROTRAIN_FIT_CHOICE_H
 
 #include "train/model/model.h"
-#include "train/planning/step_time.h"
+#include "train/predict/step_time.h"
 
 /* Times closer than this share of the least count as equal. Then the simpler choice wins: less offloaded, less
  * recomputed (all blocks in the same way before a mix), a lower stage, fewer micro-steps; of those that differ in no
@@ -75,6 +75,8 @@ typedef struct fit_open {
     bool offloads, ratio, keep, grads;
 } fit_open_t;
 fit_open_t fit_find_open(const fit_t *fit, const fit_choice_t *choice);
+/* Returns whether sums of gradients may leave the device with this offload_grads, if nothing fits with them there. */
+bool fit_sums_may_leave(const fit_t *fit, int offload_grads);
 /* Finds libzero's plan for what fit->options say. */
 zero_status_t fit_plan_of(fit_t *fit, const zero_memory_t **memory);
 /* Finds the largest offload_ratio that the host has room for, of what fit->options say; 0: none. Changes their ratio.

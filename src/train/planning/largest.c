@@ -24,6 +24,7 @@ static zero_status_t find_whether_fits(const fit_t *fit, const fit_choice_t *cho
     fit_point_t point;
     options_t o = fit->asked;
     fit_apply(choice, &o);
+    o.zero.offload_grads = fit->asked.zero.offload_grads; /* a larger run may have to send its sums away */
     set_size(kind, value, fit->machine.n_ranks, &o);
     *fits = false;
     if (!options_are_countable(&o))

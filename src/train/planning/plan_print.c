@@ -152,6 +152,8 @@ static void print_host_memory(const plan_report_t *report)
         before = "; ";
     }
     printf(")\n");
+    if (o->zero.offload_grads == ZERO_OFFLOAD_GRADS_HOST)
+        printf("  sums of gradients wait there between micro-steps: the run does not fit with them on the GPU\n");
     if (pinned > 0 && o->fit.host_bytes > 0.0)
         printf("  offload may take %.2f %s of the host's memory: %s\n",
                (double)fit_described_host_bytes(&o->fit, o->zero.offload_ram) / unit.bytes, unit.name,
@@ -237,13 +239,14 @@ zero_status_t plan_print_json(const plan_report_t *report)
         zero_json_append(&stages, stage_json(report, stage));
     json_t *room = report->room == PLAN_ROOM_UNKNOWN ? json_null() : json_integer((json_int_t)report->room);
     json_t *set = o->zero.stage == STAGE_AUTO ? json_null() : json_integer(o->zero.stage);
+    const char *grads = o->zero.offload_grads == ZERO_OFFLOAD_GRADS_HOST ? "host" : "device";
     json_t *all = json_pack(
-        "{s:i, s:i, s:I, s:I, s:s, s:s, s:o, s:o, s:o, s:I, s:o, s:{s:I, s:I, s:I}}", "ranks", report->ranks.n, "hosts",
-        report->ranks.n_hosts, "sequence_ranks", (json_int_t)options_sequence_ranks(&o->train), "parameters",
+        "{s:i, s:i, s:I, s:I, s:s, s:s, s:o, s:s, s:o, s:o, s:I, s:o, s:{s:I, s:I, s:I}}", "ranks", report->ranks.n,
+        "hosts", report->ranks.n_hosts, "sequence_ranks", (json_int_t)options_sequence_ranks(&o->train), "parameters",
         (json_int_t)report->n_params, "precision", zero_dtype_name((zero_dtype_t)o->train.precision), "device",
-        on_gpus ? "gpu" : "cpu", "stage", set, "chosen", choice_json(report), "available", room, "beside_the_plan",
-        on_gpus ? (json_int_t)FIT_CUDA_BYTES : (json_int_t)0, "stages", stages, "checkpoint", "bytes",
-        (json_int_t)report->checkpoint_bytes, "keep", (json_int_t)o->checkpoint.keep, "copy_of_each_rank",
+        on_gpus ? "gpu" : "cpu", "stage", set, "offload_grads", grads, "chosen", choice_json(report), "available", room,
+        "beside_the_plan", on_gpus ? (json_int_t)FIT_CUDA_BYTES : (json_int_t)0, "stages", stages, "checkpoint",
+        "bytes", (json_int_t)report->checkpoint_bytes, "keep", (json_int_t)o->checkpoint.keep, "copy_of_each_rank",
         (json_int_t)plan_save_copy_bytes(report));
     int failed = all ? json_dumpf(all, stdout, JSON_INDENT(1)) : -1;
     json_decref(all);

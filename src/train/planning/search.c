@@ -80,7 +80,8 @@ typedef struct search {
     fit_choice_t choice;
     fit_work_t work;
     fit_open_t open;
-    bool rises; /* more offload takes no less time, but for a few gradients that would have to return (step_moves.c) */
+    bool
+        rises; /* more offload takes no less time, but for a few gradients that would have to return (step_offload.c) */
     mix_bytes_t mixes;
     double most_ratio;                    /* that the host has room for */
     int n_ratios;                         /* 0: the one that is given needs more of the host than there is */

@@ -153,6 +153,9 @@ void fit_print_text(FILE *file, const fit_report_t *report)
     const fit_point_t *best = &result->points[result->best];
     fprintf(file, "\nThe chosen row's memory, on each %s:\n", report->fit->machine.rates.is_gpu ? "GPU" : "rank");
     print_memory(file, &best->memory);
+    if (best->choice.offload_grads == ZERO_OFFLOAD_GRADS_HOST)
+        fprintf(file,
+                "Sums of gradients wait in host memory between micro-steps: nothing fits with them on the GPU.\n");
     fprintf(file, "\nIts time, predicted:\n");
     print_time(file, &best->time);
     fprintf(

@@ -136,31 +136,17 @@ static zero_status_t find_room(const options_t *o, zero_comm_t *comm, const zero
     return ZERO_OK;
 }
 
-/* Sums of gradients leave if the plan does not fit with them, as in a run. */
-static zero_status_t settle_grads(options_t *o, fit_machine_t machine, uint64_t room)
-{
-    fit_t *fit;
-    fit_point_t point;
-    machine.rates.is_gpu = o->device.type != ZERO_DEVICE_CPU; /* whose rates may be unknown */
-    ZERO_TRY(fit_create(o, &machine, room, &fit));
-    const fit_choice_t choice = fit_choice_of(o);
-    zero_status_t status = fit_evaluate(fit, &choice, &point);
-    if (status == ZERO_OK)
-        o->zero.offload_grads = point.choice.offload_grads;
-    fit_destroy(fit);
-    return status;
-}
-
 /* Solves what is auto for the memory that is known. Without any, only what every plan depends on has to be set. */
 static zero_status_t choose(options_t *o, const fit_rates_t *rates, plan_report_t *report)
 {
-    const fit_machine_t machine = {.rates = *rates,
-                                   .n_ranks = report->ranks.n,
-                                   .ranks_per_host = report->ranks.per_host,
-                                   .host_bytes = fit_described_host_bytes(&o->fit, o->zero.offload_ram),
-                                   .kind = report->ranks.memory_kind};
+    fit_machine_t machine = {.rates = *rates,
+                             .n_ranks = report->ranks.n,
+                             .ranks_per_host = report->ranks.per_host,
+                             .host_bytes = fit_described_host_bytes(&o->fit, o->zero.offload_ram),
+                             .kind = report->ranks.memory_kind};
+    machine.rates.is_gpu = o->device.type != ZERO_DEVICE_CPU; /* whose rates may be unknown if nothing is auto */
     if (!fit_leaves_open(o))
-        return report->room == PLAN_ROOM_UNKNOWN ? ZERO_OK : settle_grads(o, machine, report->room);
+        return report->room == PLAN_ROOM_UNKNOWN ? ZERO_OK : fit_settle_grads(o, &machine, report->choice.budget);
     if (report->room != PLAN_ROOM_UNKNOWN) {
         ZERO_TRY(fit_choose_sequence_ranks(o, &machine, report->choice.budget));
         ZERO_TRY(fit_choose(o, &machine, report->choice.budget, &report->choice.point));

@@ -151,8 +151,23 @@ static bool leave_more(leaves_t *leaves, leaves_t most)
 
 /* ---- whether anything fits ---- */
 
-/* Evaluates the choice of a stage and a micro-batch that takes the least: all recomputed, nothing kept, and as much
- * offloaded as the host has room for, or nothing: buffers may take more than a small share spares. */
+/* Evaluates a choice with as much offloaded as the host has room for or, since buffers may take more than a small share
+ * spares, with nothing. */
+static zero_status_t evaluate_least_ratio(fit_t *fit, fit_choice_t choice, fit_point_t *point)
+{
+    double most;
+    if (!fit_find_open(fit, &choice).ratio)
+        return fit_evaluate(fit, &choice, point);
+    fit_apply(&choice, &fit->options);
+    ZERO_TRY(fit_find_most_ratio(fit, &most));
+    choice.offload_ratio = 0.0;
+    ZERO_TRY(fit_evaluate(fit, &choice, point));
+    choice.offload_ratio = most;
+    return point->fits || most == 0.0 ? ZERO_OK : fit_evaluate(fit, &choice, point);
+}
+
+/* Evaluates the choice of a stage and a micro-batch that takes the least: all recomputed, nothing kept, and much
+ * offloaded. Sums of gradients take the host's memory from state. */
 static zero_status_t evaluate_least(fit_t *fit, int stage, int64_t micro_batch, fit_point_t *point)
 {
     fit_choice_t choice = fit_choice_of(&fit->asked);
@@ -163,15 +178,12 @@ static zero_status_t evaluate_least(fit_t *fit, int stage, int64_t micro_batch, 
         choice.none = choice.light = 0;
     }
     choice.keep = choice.keep == ZERO_KEEP_AUTO ? 0 : choice.keep;
-    if (!fit_find_open(fit, &choice).ratio)
-        return fit_evaluate(fit, &choice, point);
-    double most;
-    fit_apply(&choice, &fit->options);
-    ZERO_TRY(fit_find_most_ratio(fit, &most));
-    choice.offload_ratio = 0.0;
-    ZERO_TRY(fit_evaluate(fit, &choice, point));
-    choice.offload_ratio = most;
-    return point->fits || most == 0.0 ? ZERO_OK : fit_evaluate(fit, &choice, point);
+    if (!fit_find_open(fit, &choice).grads)
+        return evaluate_least_ratio(fit, choice, point);
+    choice.offload_grads = ZERO_OFFLOAD_GRADS_DEVICE;
+    ZERO_TRY(evaluate_least_ratio(fit, choice, point));
+    choice.offload_grads = ZERO_OFFLOAD_GRADS_HOST;
+    return point->fits ? ZERO_OK : evaluate_least_ratio(fit, choice, point);
 }
 
 static zero_status_t find_whether_fits_as_set(fit_t *fit, bool *fits)
@@ -427,22 +439,29 @@ static zero_status_t solve_with_grads(fit_t *fit, int offload_grads, fit_result_
     return status;
 }
 
+/* Returns whether b is better than a: it fits and a does not, or neither does and it takes less. */
+static bool takes_less(const fit_result_t *a, const fit_result_t *b)
+{
+    if (a->best >= 0 || b->best >= 0 || a->least < 0 || b->least < 0)
+        return a->best < 0 && b->best >= 0;
+    return b->points[b->least].bytes < a->points[a->least].bytes;
+}
+
 /* offload_grads = auto: sums of gradients leave only if nothing fits with them on the device. */
 zero_status_t fit_solve_with(fit_t *fit, bool keep_attention, fit_result_t *result)
 {
-    const options_t *asked = &fit->asked;
-    const bool is_open = asked->zero.offload_grads == ZERO_OFFLOAD_GRADS_AUTO && asked->zero.offload != OFFLOAD_NONE &&
-                         fit->machine.rates.is_gpu && !options_are_forward_only(asked);
-    fit_result_t with_less;
+    const int grads = fit->asked.zero.offload_grads;
+    const bool is_open = fit_sums_may_leave(fit, grads);
+    fit_result_t on_host;
     fit->asked.model.keep_attention = fit->options.model.keep_attention = keep_attention;
-    ZERO_TRY(solve_with_grads(fit, is_open ? ZERO_OFFLOAD_GRADS_DEVICE : asked->zero.offload_grads, result));
+    ZERO_TRY(solve_with_grads(fit, is_open ? ZERO_OFFLOAD_GRADS_DEVICE : grads, result));
     if (!is_open || result->best >= 0)
         return ZERO_OK;
-    zero_status_t status = solve_with_grads(fit, ZERO_OFFLOAD_GRADS_HOST, &with_less);
-    const bool takes_less = status == ZERO_OK && with_less.best >= 0;
-    free(takes_less || status != ZERO_OK ? result->points : with_less.points);
-    if (takes_less || status != ZERO_OK)
-        *result = with_less;
+    zero_status_t status = solve_with_grads(fit, ZERO_OFFLOAD_GRADS_HOST, &on_host);
+    const bool is_better = status != ZERO_OK || takes_less(result, &on_host);
+    free(is_better ? result->points : on_host.points);
+    if (is_better)
+        *result = on_host;
     return status;
 }
 

@@ -15,8 +15,8 @@ static zero_status_t check_fits(const zero_context_t *context)
     const bool is_gpu = context->device->type != ZERO_DEVICE_CPU;
     const char *offload = is_gpu && !config->offload && !config->forward_only ? ", offload" : "";
     const char *params = is_gpu && config->stage == 3 && config->offload_params < 1.0f ? ", offload_params" : "";
-    const bool sums = config->offload && config->offload_grads == ZERO_OFFLOAD_GRADS_DEVICE && config->micro_steps > 1;
-    const char *grads = is_gpu && sums ? ", offload_grads auto" : "";
+    const bool has_sums = context->plan.host.first < context->layout.n_units && !context->plan.stage.reduces_once;
+    const char *grads = has_sums && config->offload_grads == ZERO_OFFLOAD_GRADS_DEVICE ? ", offload_grads host" : "";
     const char *keep = config->keep > 0 && context->plan.stage.shard_params ? ", a smaller keep" : "";
     if (needed <= available)
         return ZERO_OK;
@@ -65,10 +65,6 @@ static zero_status_t choose_offload_ratio(zero_context_t *context, zero_plan_tar
     zero_status_t found = zero_plan_smallest_offload(context->model, &context->layout, &tried, target, bytes, &mine);
     ZERO_TRY(largest_of_ranks(context->host_comm, found, (double)mine, &largest));
     config->offload_ratio = (float)largest;
-    if (context->host_comm->rank == 0)
-        zero_log(ZERO_LOG_INFO,
-                 "offload_ratio auto: %.4g of the optimizer's state is offloaded; the plan may take %.1f MiB", largest,
-                 (double)bytes / 1048576.0);
     return ZERO_OK;
 }
 
@@ -84,9 +80,6 @@ static zero_status_t choose_offload_params(zero_context_t *context, zero_plan_ta
     zero_status_t found = zero_plan_smallest_params(context->model, &context->layout, config, target, bytes, &mine);
     ZERO_TRY(largest_of_ranks(context->host_comm, found, (double)mine, &largest));
     config->offload_params = (float)largest;
-    if (context->host_comm->rank == 0)
-        zero_log(ZERO_LOG_INFO, "offload_params auto: %.4g of the parameters are offloaded; the plan may take %.1f MiB",
-                 largest, (double)bytes / 1048576.0);
     return ZERO_OK;
 }
 
@@ -105,9 +98,6 @@ static zero_status_t choose_keep(zero_context_t *context, zero_plan_target_t tar
     zero_status_t found = zero_plan_largest_keep(context->model, &context->layout, config, target, bytes, &mine);
     ZERO_TRY(largest_of_ranks(context->host_comm, found, n_units - mine, &most_gathered));
     config->keep = n_units - (int)most_gathered;
-    if (context->host_comm->rank == 0)
-        zero_log(ZERO_LOG_INFO, "keep auto: %d of %d units stay from forward to backward; the plan may take %.1f MiB",
-                 config->keep, n_units, (double)bytes / 1048576.0);
     return ZERO_OK;
 }
 
@@ -203,7 +193,7 @@ static zero_status_t resolve_shard_group(zero_context_t *context)
     return ZERO_OK;
 }
 
-/* Chooses what is auto, and plans. */
+/* Chooses what is auto but offload_grads, and plans. */
 static zero_status_t choose_and_plan(zero_context_t *context, zero_plan_target_t target)
 {
     ZERO_TRY(choose_offload_ratio(context, target));
@@ -212,27 +202,56 @@ static zero_status_t choose_and_plan(zero_context_t *context, zero_plan_target_t
     return zero_arena_plan_create(context->model, &context->layout, &context->config, target, &context->plan);
 }
 
-/* offload_grads = auto: plans with the sums on the device and, if that does not fit on some rank, once more with those
- * of offloaded units in host memory, if it has any there then. */
-static zero_status_t choose_grads_and_plan(zero_context_t *context, zero_plan_target_t target)
+/* offload_grads = auto: where the plan has no room on some rank for the sums of gradients, plans with those of
+ * offloaded units in host memory. Keeps that if it takes less: the buffers that state is staged in have gradients then,
+ * too. */
+static zero_status_t choose_grads(zero_context_t *context, zero_plan_target_t target, const zero_config_t *asked)
 {
-    const zero_config_t asked = context->config;
-    ZERO_TRY(choose_and_plan(context, target));
-    if (asked.offload_grads != ZERO_OFFLOAD_GRADS_AUTO || !asked.offload || asked.micro_steps == 1 || !target.on_gpu)
+    const zero_config_t chosen = context->config;
+    const zero_arena_plan_t plan = context->plan;
+    const uint64_t needed = zero_memory_total(&plan.memory);
+    double n_short = needed + asked->user_bytes > bytes_to_plan(context);
+    if (asked->offload_grads != ZERO_OFFLOAD_GRADS_AUTO || plan.host.first == context->layout.n_units ||
+        plan.stage.reduces_once)
         return ZERO_OK;
-    const uint64_t needed = zero_memory_total(&context->plan.memory) + asked.user_bytes;
-    double n_short = needed > context->device->ops->available_bytes(context->device);
     ZERO_TRY(zero_comm_sum(context->host_comm, &n_short, 1));
     if (n_short == 0.0)
         return ZERO_OK;
-    zero_arena_plan_destroy(&context->plan);
-    context->config = asked;
+    context->config = *asked;
     context->config.offload_grads = ZERO_OFFLOAD_GRADS_HOST;
-    ZERO_TRY(choose_and_plan(context, target));
-    if (context->host_comm->rank == 0 && context->plan.host.holds_sums)
-        zero_log(ZERO_LOG_INFO, "offload_grads auto: with the sums of gradients on the device the plan does not fit; "
+    zero_status_t status = choose_and_plan(context, target);
+    if (status == ZERO_OK && zero_memory_total(&context->plan.memory) < needed) {
+        zero_arena_plan_t unused = plan;
+        zero_arena_plan_destroy(&unused);
+        return ZERO_OK;
+    }
+    if (status == ZERO_OK)
+        zero_arena_plan_destroy(&context->plan);
+    context->plan = plan;
+    context->config = chosen;
+    return status;
+}
+
+/* Rank 0 says what was chosen of what is auto. */
+static void log_choices(const zero_context_t *context, zero_plan_target_t target, const zero_config_t *asked)
+{
+    const zero_config_t *chosen = &context->config;
+    const double mib = (double)bytes_to_plan(context) / 1048576.0;
+    if (context->host_comm->rank > 0 || !target.on_gpu)
+        return;
+    if (asked->offload && asked->offload_ratio == ZERO_OFFLOAD_AUTO)
+        zero_log(ZERO_LOG_INFO,
+                 "offload_ratio auto: %.4g of the optimizer's state is offloaded; the plan may take %.1f MiB",
+                 (double)chosen->offload_ratio, mib);
+    if (asked->offload_params == ZERO_OFFLOAD_AUTO)
+        zero_log(ZERO_LOG_INFO, "offload_params auto: %.4g of the parameters are offloaded; the plan may take %.1f MiB",
+                 (double)chosen->offload_params, mib);
+    if (asked->keep == ZERO_KEEP_AUTO)
+        zero_log(ZERO_LOG_INFO, "keep auto: %d of %d units stay from forward to backward; the plan may take %.1f MiB",
+                 chosen->keep, context->model->n_units, mib);
+    if (asked->offload_grads == ZERO_OFFLOAD_GRADS_AUTO && context->plan.host.holds_sums)
+        zero_log(ZERO_LOG_INFO, "offload_grads auto: the plan does not fit with the sums of gradients on the device; "
                                 "those of offloaded units wait in host memory between micro-steps");
-    return ZERO_OK;
 }
 
 zero_status_t zero_fit_plan(zero_context_t *context, zero_offload_t **offload)
@@ -242,7 +261,10 @@ zero_status_t zero_fit_plan(zero_context_t *context, zero_offload_t **offload)
                                        .has_rails = context->device->ops->join != NULL &&
                                                     zero_comm_get_kind(context->host_comm) == ZERO_COMM_MPI};
     ZERO_TRY(resolve_shard_group(context));
-    ZERO_TRY(choose_grads_and_plan(context, target));
+    const zero_config_t asked = context->config;
+    ZERO_TRY(choose_and_plan(context, target));
+    ZERO_TRY(choose_grads(context, target, &asked));
+    log_choices(context, target, &asked);
     ZERO_TRY(zero_comm_agree(context->host_comm, check_fits(context)));
     ZERO_TRY(zero_comm_agree(context->host_comm, check_host_room(context))); /* no rank has allocated any yet */
     return allocate_host_memory(context, target, offload);

@@ -13,11 +13,12 @@
  * published by a fence of its own, before its first gather of the step (parameters.c).
  *
  * Sums of gradients may wait in host memory between micro-steps (zero_plan_sums_wait_on_host). Then units take turns in
- * two buffers: while one is summed, the sums of the one before it leave, and those of the next come back.
+ * a few buffers (zero_grad_turns_t): while one is summed, another's sums leave, and the next one's come back. With two
+ * buffers, 0 and 1, and overlapped communication:
  *
- *     caller's stream | backward C | sum C | backward B | sum B | backward A | sum A |
- *     sums back       | of C       | of B               | of A  |
- *     gradients out                        | of C               | of B       |       | of A
+ *     caller's stream | backward D .. | backward C .. | sum D | backward B ...... | sum C | backward A ...... | sum B |
+ *     sums back       | of D into 0   | of C into 1   |               | of B into 0 |             | of A into 1 |
+ *     gradients out                                           | of D, 0 |                 | of C, 1 | ...
  *
  * Parameters may be in host memory, too (zero_plan_offloads_params). Then an update ends in host memory, and
  * parameters.c fetches them for every use.

@@ -1,8 +1,9 @@
 /* offload_backend.h - within offload: what the two backends that update offloaded state share, and the table in which
  * they differ.
  *
- * offload.c has the block of host memory and the streams, and copies gradients out; update_on_host.c updates with the
- * CPU, update_on_device.c with the device. Both update units in forward order and record each unit's `arrived`.
+ * offload.c has the block of host memory and the streams; offloaded_grads.c copies gradients out, and sums in again.
+ * update_on_host.c updates with the CPU, update_on_device.c with the device. Both update units in forward order and
+ * record each unit's `arrived`.
  */
 #ifndef ZERO_OFFLOAD_BACKEND_H
 #define ZERO_OFFLOAD_BACKEND_H
@@ -14,7 +15,7 @@ typedef struct zero_offloaded_unit {
     uint64_t begin, end;  /* this rank's shard, among offloaded elements */
     zero_event_t arrived; /* its new parameters are in the window, or on the host if they are offloaded */
     bool is_new;          /* no gather has been queued after that yet */
-    bool has_sums; /* in this micro-step its sums have come back, or are on their way, and it has not been summed */
+    bool has_sums;        /* its sums have come back, or are on their way, and have not been sent or used since */
 } zero_offloaded_unit_t;
 
 /* NULL: there is nothing to do. */
@@ -68,7 +69,7 @@ zero_status_t zero_offload_copy_out(const zero_offload_t *offload, void *host, c
 
 void *zero_offload_host_at(const zero_offload_t *offload, uint64_t offset);
 /* Returns where the gradients of an offloaded element, and those behind it in its unit, go on the host. The unit is one
- * whose gradients are sent. */
+ * whose gradients are sent, or whose sums wait there. */
 void *zero_offload_host_grads(const zero_offload_t *offload, uint64_t offloaded_elem);
 /* Copies a unit's reduced gradients to the host, in out_stream. */
 zero_status_t zero_offload_copy_grads_out(zero_offload_t *offload, zero_unit_t unit);

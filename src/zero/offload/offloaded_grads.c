@@ -69,7 +69,8 @@ zero_status_t zero_offload_send_sums(zero_offload_t *offload, zero_unit_t unit, 
     return send(offload, unit, zero_offload_copy_grads_out, stream);
 }
 
-/* What an update read last is not in out_stream, so with updates in backward two events say that both are done. */
+/* With updates in backward the buffer was last read in update_stream, which grads_left says; that the unit's own sums
+ * have reached the host then takes a second event. */
 zero_status_t zero_offload_fetch_sums(zero_offload_t *offload, zero_unit_t unit)
 {
     const zero_context_t *context = offload->context;

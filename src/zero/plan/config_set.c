@@ -1,5 +1,6 @@
 /* config_set.c - zero_config_set: one row for each setting of zero_config_t that can be written as text. Here a text
  * must be a value of the setting's type; ranges are checked where a configuration is used (config.c). */
+#include <assert.h>
 #include <errno.h>
 #include <limits.h>
 #include <math.h>
@@ -101,30 +102,20 @@ static bool read_optimizer(const char *text, void *field)
     return false;
 }
 
-/* Reads one of "auto", "device" and "host", which have the same numbers in both enums. Returns -1 for another word. */
-static int read_place(const char *text)
+static_assert((int)ZERO_OFFLOAD_GRADS_DEVICE == (int)ZERO_OFFLOAD_UPDATE_DEVICE &&
+                  (int)ZERO_OFFLOAD_GRADS_HOST == (int)ZERO_OFFLOAD_UPDATE_HOST,
+              "places have the same numbers in both enums");
+
+static bool read_place(const char *text, void *field)
 {
     static const char *const names[] = {"auto", "device", "host"};
-    for (int i = 0; i < 3; i++)
-        if (strcmp(text, names[i]) == 0)
-            return i;
-    return -1;
-}
-
-static bool read_offload_update(const char *text, void *field)
-{
-    const int place = read_place(text);
-    if (place >= 0)
-        *(zero_offload_update_t *)field = (zero_offload_update_t)place;
-    return place >= 0;
-}
-
-static bool read_offload_grads(const char *text, void *field)
-{
-    const int place = read_place(text);
-    if (place >= 0)
-        *(zero_offload_grads_t *)field = (zero_offload_grads_t)place;
-    return place >= 0;
+    for (unsigned i = 0; i < 3; i++)
+        if (strcmp(text, names[i]) == 0) {
+            const unsigned place = i; /* enums are as large */
+            memcpy(field, &place, sizeof place);
+            return true;
+        }
+    return false;
 }
 
 static bool read_update(const char *text, void *field)
@@ -153,8 +144,7 @@ static bool read_update(const char *text, void *field)
 #define WANTS_bool "true or false"
 #define WANTS_dtype "fp32, bf16 or fp16"
 #define WANTS_optimizer "a name of zero_optimizer_name but own"
-#define WANTS_offload_update "auto, device or host"
-#define WANTS_offload_grads "auto, device or host"
+#define WANTS_place "auto, device or host"
 #define WANTS_update "step or backward"
 
 /* Pointers to functions of the caller's have no text. */
@@ -185,7 +175,7 @@ static const setting_t SETTINGS[] = {
     ROW(loss_scale_hysteresis, int),
     ROW(offload, bool),
     ROW_OR(offload_ratio, float, "auto", ZERO_OFFLOAD_AUTO),
-    ROW(offload_update, offload_update),
+    ROW(offload_update, place),
     ROW(offload_buffer_bytes, size),
     ROW(offload_threads, int),
     ROW(offload_ram, float),
@@ -197,7 +187,7 @@ static const setting_t SETTINGS[] = {
     ROW(user_pinned_bytes, size),
     ROW(update, update),
     ROW(gradients, dtype),
-    ROW(offload_grads, offload_grads),
+    ROW(offload_grads, place),
 };
 
 static bool set_field(const setting_t *setting, const char *text, void *field)

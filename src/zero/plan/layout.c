@@ -24,8 +24,8 @@ zero_stage_t zero_stage_get(const zero_config_t *config, int world_size)
     stage.accumulate_locally = !stage.shard_grads && config->micro_steps > 1 && !config->reduce_every_micro_step;
     stage.grad_dtype = stage.accumulate_locally ? ZERO_FP32 : config->dtype;
     /* In place only if a step reduces once: a later micro-step would overwrite what was reduced. */
-    bool one_reduction = config->micro_steps == 1 || stage.accumulate_locally;
-    stage.reduced_in_place = !stage.shard_grads && stage.grad_dtype == ZERO_FP32 && one_reduction;
+    stage.reduces_once = config->micro_steps == 1 || stage.accumulate_locally;
+    stage.reduced_in_place = !stage.shard_grads && stage.grad_dtype == ZERO_FP32 && stage.reduces_once;
     stage.reduced_grads_are_full = stage.reduced_in_place || !stage.shard_state;
     return stage;
 }

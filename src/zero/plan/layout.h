@@ -40,6 +40,7 @@ typedef struct zero_stage {
 
     /* Derived from these, the configuration and the world size. */
     bool accumulate_locally;     /* micro-steps add up in the full gradient, in fp32, and are reduced once per step */
+    bool reduces_once;           /* a step; else the sums of earlier micro-steps are added to */
     zero_dtype_t grad_dtype;     /* of full gradients: the wire dtype */
     bool reduced_in_place;       /* reduced gradients replace this rank's slice of the full ones, which are fp32 */
     bool reduced_grads_are_full; /* there is room for every rank's slice: in place, or gathered because state is not

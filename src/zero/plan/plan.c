@@ -48,12 +48,6 @@ static zero_unit_t first_offloaded_params(const zero_layout_t *layout, const zer
     return first;
 }
 
-/* Returns whether a step reduces each unit once; else the sums of earlier micro-steps are added to. */
-static bool is_reduced_once(const zero_arena_plan_t *plan, const zero_config_t *config)
-{
-    return config->micro_steps == 1 || plan->stage.accumulate_locally;
-}
-
 /* Decides what reduced gradients are held in. One rank that reduces once a step sums nothing: what it has got in bf16
  * is as exact there. */
 static zero_dtype_t choose_reduced_dtype(const zero_arena_plan_t *plan, const zero_layout_t *layout,
@@ -62,23 +56,23 @@ static zero_dtype_t choose_reduced_dtype(const zero_arena_plan_t *plan, const ze
     const bool is_passed_on = layout->world_size == 1 && plan->stage.grad_dtype == ZERO_BF16;
     const bool is_read_in_fp32 =
         config->hooks || config->optimizer == ZERO_OPTIMIZER_MUON || config->optimizer == ZERO_OPTIMIZER_OWN;
-    if (!is_reduced_once(plan, config) || is_read_in_fp32 || plan->stage.reduced_grads_are_full)
+    if (!plan->stage.reduces_once || is_read_in_fp32 || plan->stage.reduced_grads_are_full)
         return ZERO_FP32;
     return is_passed_on || config->gradients == ZERO_BF16 ? ZERO_BF16 : ZERO_FP32;
 }
 
 /* Decides which units' reduced gradients take turns in how many buffers. In backward a unit that follows two others on
- * the way must find the buffer of the first of them free, and sums come back before the unit before has been summed: so
- * only units with gradients count there. */
+ * the way must find the buffer of the first of them free, and a unit's sums come back while the unit behind it has yet
+ * to be summed: so only units with gradients count there. */
 static void choose_turns(zero_arena_plan_t *plan, const zero_layout_t *layout, const zero_config_t *config)
 {
     zero_grad_turns_t *turns = &plan->turns;
-    const bool all_turn = plan->updates_in_backward && is_reduced_once(plan, config);
+    const bool all_turn = plan->updates_in_backward && plan->stage.reduces_once;
     const zero_unit_t first_offloaded = plan->host.first;
     turns->first = layout->n_units;
     if (plan->stage.reduced_grads_are_full || config->forward_only)
         return;
-    if (!is_reduced_once(plan, config) && !plan->host.holds_sums)
+    if (!plan->stage.reduces_once && !plan->host.holds_sums)
         return;
     turns->first = all_turn ? 0 : first_offloaded;
     turns->n = 2;
@@ -104,7 +98,7 @@ static void choose_offloaded(zero_arena_plan_t *plan, const zero_layout_t *layou
         plan->stage.shard_params = true; /* one rank, too, then has unsharded buffers */
     plan->overlapped = config->overlap && target.on_gpu && (layout->world_size > 1 || plan->stage.shard_params);
     host->holds_sums = config->offload_grads == ZERO_OFFLOAD_GRADS_HOST && host->first < layout->n_units &&
-                       !is_reduced_once(plan, config) && !plan->stage.reduced_grads_are_full;
+                       !plan->stage.reduces_once && !plan->stage.reduced_grads_are_full;
     choose_turns(plan, layout, config);
     if (host->first == layout->n_units)
         return;

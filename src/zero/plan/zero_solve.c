@@ -189,8 +189,11 @@ static zero_status_t search_stages(search_t *search, const zero_config_t *config
 /* Sums of gradients leave only if nothing fits with them on the device, as in an engine. */
 static zero_status_t search_all(search_t *search, const zero_config_t *config)
 {
+    const bool may_offload = (config->offload || search->limits->offload_ratio) && search->device != ZERO_DEVICE_CPU &&
+                             !config->forward_only;
     ZERO_TRY(search_stages(search, config));
-    if (!search->best->fits && config->offload_grads == ZERO_OFFLOAD_GRADS_AUTO && config->micro_steps > 1) {
+    if (!search->best->fits && may_offload && config->offload_grads == ZERO_OFFLOAD_GRADS_AUTO &&
+        config->micro_steps > 1) {
         zero_config_t tried = *config;
         tried.offload_grads = ZERO_OFFLOAD_GRADS_HOST;
         ZERO_TRY(search_stages(search, &tried));

@@ -436,13 +436,15 @@ static zero_status_t finish_reduction(zero_gradients_t *gradients, zero_stream_t
 zero_status_t zero_gradients_prepare(zero_gradients_t *gradients, zero_unit_t unit, zero_stream_t stream)
 {
     zero_context_t *context = gradients->context;
-    if (gradients->calls.user && context->progress.micro_step == context->config.micro_steps - 1)
+    const bool updates = gradients->calls.user && context->progress.micro_step == context->config.micro_steps - 1;
+    if (updates)
         ZERO_TRY(zero_offload_fetch_ahead(gradients->offload));
     /* What the micro-step before left under way has a buffer of its own. */
     if (context->progress.position == context->model->n_units)
         ZERO_TRY(finish_reduction(gradients, stream));
-    /* The buffer's last unit has been summed, and has left. Of several ranks, its update in backward may be to come. */
-    if (!gradients->calls.user || context->comm->size == 1)
+    /* The buffer's last unit has been summed, and is on its way out. Only an update in backward of several ranks may
+     * have yet to be queued. */
+    if (!updates || context->comm->size == 1)
         ZERO_TRY(fetch_sums(gradients, unit));
     for (int i = 0; i < zero_model_n_flats(context->model, unit); i++) {
         zero_unit_t flat = zero_model_flat(context->model, unit, i);

@@ -1,7 +1,7 @@
 /* test_step_time.c - the time model against measured steps of docs/performance.md, and against what must hold of any
  * model of time. */
 #include "tests/support/support.h"
-#include "train/planning/step_time.h"
+#include "train/predict/step_time.h"
 
 #include <math.h>
 #include <string.h>

@@ -586,7 +586,7 @@ START_TEST(models_are_declared_and_planned_in_time_that_grows_with_them)
     zero_log_set(ZERO_LOG_ERROR, say_nothing, NULL);
     double few = seconds_to_plan((kind_t)_i, 1250), many = seconds_to_plan((kind_t)_i, 10000);
     printf("%d: 2500 tensors %.3f s, 20000 tensors %.3f s, %.1f times\n", _i, few, many, many / few);
-    ck_assert_msg(many < (_i == ALL_DIFFERENT ? 128.0 : 24.0) * few, "%.4f s, %.4f s", few, many);
+    ck_assert_msg(many < (_i == ALL_DIFFERENT ? 100.0 : 24.0) * few, "%.4f s, %.4f s", few, many);
     ck_assert_msg(many < 15.0, "20,000 tensors take %.1f s", many); /* 0.9 s; with sanitizers on a busy machine 3.3 */
 }
 END_TEST

@@ -111,20 +111,29 @@ START_TEST(sums_on_the_host_change_no_bit)
     static const char *const steps[] = {"every=1 micro_steps=3 asks=1 steps=6",
                                         "every=1 micro_steps=2 whole=52 frozen=1",
                                         "every=1 micro_steps=3 cancels=1 dtype=fp32", "every=1 micro_steps=2 hooks=1"};
+    static const char *const steps_in_backward[] = {
+        "clip=0 every=1 micro_steps=2 steps=6", "clip=0 every=1 micro_steps=3 whole=52",
+        "clip=0 every=1 micro_steps=2 steps=6 frozen=1", "clip=0 every=1 micro_steps=2 created=4 steps=6"};
     if (_i > 0 && support_is_left_to_plain_build())
         return;
     expect_plain_text(1 + _i % 3, steps[_i], variants);
-    expect_plain_text(1 + _i % 3,
-                      _i == 1 ? "clip=0 every=1 micro_steps=3 whole=52" : "clip=0 every=1 micro_steps=2 steps=6",
-                      in_backward);
+    expect_plain_text(1 + _i % 3, steps_in_backward[_i], in_backward);
 }
 END_TEST
 
-/* What does not fit with the sums on the device does with those on the host: stream_cases checks that it fits. */
+#define SHORT_OF_MEMORY "offload=100 stage=3 params=100 available=1100000"
+
+/* What does not fit with the sums on the device does with those on the host, where auto puts them. */
 START_TEST(sums_leave_where_the_plan_does_not_fit_with_them)
 {
-    static const char *const variants[] = {"offload=100 stage=3 params=100 available=1100000", NULL};
+    static const char *const variants[] = {SHORT_OF_MEMORY, SHORT_OF_MEMORY " sums=host", NULL};
+    support_output_t output;
     expect_plain_text(2, "micro_steps=3 every=1 " TABLES, variants);
+    int code = support_mpirun(
+        &output, LIMIT_S, 2,
+        "%s/tests/mpi/stream_cases micro_steps=3 every=1 " TABLES " " SHORT_OF_MEMORY " sums=device", support_build());
+    ck_assert_msg(code != 0 && strstr(output.err, ", offload_grads host"), "exit code %d\n%s", code, output.err);
+    support_output_free(&output);
 }
 END_TEST
 

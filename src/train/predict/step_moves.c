@@ -1,6 +1,6 @@
-/* step_moves.c - a model's sizes, and what a step does in addition to the model's compute: bytes between ranks, copies
- * from and to host memory, the optimizer. See step_work.h. */
-#include "train/planning/step_work.h"
+/* step_moves.c - a model's sizes, and what a step does in addition to the model's compute: bytes between ranks,
+ * the optimizer. See step_work.h. */
+#include "train/predict/step_work.h"
 
 #include <math.h>
 #include <string.h>
@@ -274,11 +274,6 @@ static double all_exchanges_s(const fit_work_t *work, const fit_variant_t *varia
     return work->shape.micro_steps * passes * exchange_s(work);
 }
 
-static double excess(double a, double b)
-{
-    return a > b ? a - b : 0.0;
-}
-
 fit_wire_t fit_wire_s(const fit_work_t *work, const fit_variant_t *variant, fit_passes_t compute)
 {
     const options_t *o = work->options;
@@ -297,27 +292,25 @@ fit_wire_t fit_wire_s(const fit_work_t *work, const fit_variant_t *variant, fit_
     if (!o->zero.overlap || !s->on_gpu || o->zero.comm == ZERO_COMM_MPI)
         return (fit_wire_t){in_forward, in_backward, all + exchange};
     double waits = k * n_units * rates->wait_s * (o->zero.stage == 3 ? 4.0 : 2.0);
-    fit_wire_t wire = {.in_forward = excess(in_forward + in_step, forward),
-                       .in_backward = excess(in_backward, backward)};
-    double exposed =
-        (k - 1.0) * excess(in_forward, forward) + wire.in_forward + k * wire.in_backward + receive_s(machine, t.last);
+    fit_wire_t wire = {.in_forward = fit_excess(in_forward + in_step, forward),
+                       .in_backward = fit_excess(in_backward, backward)};
+    double exposed = (k - 1.0) * fit_excess(in_forward, forward) + wire.in_forward + k * wire.in_backward +
+                     receive_s(machine, t.last);
     wire.all = exposed + exchange + all * (one_host ? rates->link_lost : rates->nccl_lost) +
                rates->awake * k * (forward + backward) + waits;
     return wire;
 }
 
-/* ---- host memory ---- */
+/* ---- the optimizer ---- */
 
-/* Returns the share of AdamW's state that is in host memory. */
-static double offloaded_share(const fit_work_t *work, const fit_variant_t *variant)
+double fit_offloaded_share(const fit_work_t *work, const fit_variant_t *variant)
 {
     const options_t *o = work->options;
     bool offloads = o->zero.offload != OFFLOAD_NONE && work->shape.on_gpu && o->zero.stage > 0;
     return offloads ? fmax(variant->offload_ratio, 0.0) : 0.0;
 }
 
-/* Returns the bytes of the optimizer's state arrays per parameter. */
-static double array_bytes(const options_t *o)
+double fit_array_bytes(const options_t *o)
 {
     switch (o->train.optimizer) {
     case ZERO_OPTIMIZER_ADAMW:
@@ -330,177 +323,14 @@ static double array_bytes(const options_t *o)
     }
 }
 
-/* Bytes of a rank from host memory to its GPU, and back. */
-typedef struct copies {
-    double in, out;
-} copies_t;
-
-/* Returns the seconds of copies that run at once. Each direction has a link of its own, of which the GPUs of a host
- * share what its root complexes carry. The host's memory carries both directions of all of them. */
-static double copy_s(const fit_machine_t *machine, copies_t c)
-{
-    const fit_rates_t *rates = &machine->rates;
-    const double in_host = fmin((double)machine->ranks_per_host, (double)machine->n_ranks);
-    const double one_way = fmin(rates->pcie, rates->host_pcie / in_host);
-    const double both = rates->host_memory / in_host;
-    return fmax(fmax(c.in, c.out) / one_way, (c.in + c.out) / both);
-}
-
-/* What the GPU's update copies, in elements of a rank. Chunks of state are in forward order; idle activations take the
- * first of them, `staged`, and the planned buffers the rest, in turn. */
-typedef struct streamed {
-    double state, grad;  /* bytes of an element: of its state, of its gradient if that leaves the GPU */
-    double share;        /* that is offloaded, of the units in backward's order the first */
-    double params;       /* bytes of offloaded parameters, which every pass fetches */
-    double sums;         /* bytes of sums that wait in host memory for the last micro-step */
-    double staged, rest; /* elements */
-    double returning;    /* staged, but with gradients that were sent before their buffer was idle */
-} streamed_t;
-
-/* Returns the share of the parameters that is in host memory. */
-static double params_share(const fit_work_t *work, const fit_variant_t *variant)
-{
-    return work->shape.on_gpu ? fit_params_ratio(work->options, variant->offload_ratio) : 0.0;
-}
-
-/* Returns the bytes of a rank's offloaded parameters, frozen ones included. */
-static double params_bytes(const fit_work_t *work, const fit_variant_t *variant)
-{
-    const fit_shape_t *s = &work->shape;
-    const bool in_fp8 = s->is_frozen && work->options->lora.base == BASE_FP8;
-    const double less = in_fp8 ? s->L * s->matrices * (s->param_bytes - 1.0) : 0.0;
-    return params_share(work, variant) * (fit_n_params(s) * s->param_bytes - less) / (double)work->machine->n_ranks;
-}
-
-/* Returns the bytes of a reduced gradient, as plan.c decides if a step reduces once. */
-static double reduced_bytes(const fit_work_t *work)
-{
-    const options_t *o = work->options;
-    const bool alone = work->machine->n_ranks == 1;
-    const bool is_passed_on = alone && o->train.precision == ZERO_BF16 && !work->shape.adds_locally;
-    return is_passed_on || o->zero.gradients == ZERO_BF16 ? 2.0 : 4.0;
-}
-
-/* Returns the bytes of a rank's sums that wait in host memory between micro-steps, of n offloaded elements. */
-static double sums_bytes(const fit_work_t *work, double n)
-{
-    const bool wait = work->options->zero.offload_grads == ZERO_OFFLOAD_GRADS_HOST && work->shape.micro_steps > 1.0 &&
-                      !work->shape.adds_locally;
-    return wait ? n * sizeof(float) : 0.0;
-}
-
-/* Gradients leave at once if a unit is reduced once a step. Buffers fall idle from the last unit down. So the gradients
- * of a unit find their chunk's buffer idle if that is in the activations of no earlier unit (state_staging.c,
- * find_grads). Both lie evenly over the units: chunk x of 0..1 belongs to unit (1 - share) + x staged_share, and has a
- * buffer of unit (1 - used) + x used. */
-static streamed_t stream_of(const fit_work_t *work, const fit_variant_t *variant, double n)
-{
-    const options_t *o = work->options;
-    const double master_lo = o->train.precision == ZERO_FP32 ? 0.0 : o->train.precision == ZERO_BF16 ? 2.0 : 4.0;
-    const bool is_once = work->shape.micro_steps == 1.0 || work->shape.adds_locally;
-    /* Where trained parameters are offloaded, the GPU updates them, too. Frozen ones only passes fetch. */
-    const double with_param = params_share(work, variant) / offloaded_share(work, variant);
-    const double sums = sums_bytes(work, n); /* grad: 4 bytes, too, if they are not 0 */
-    streamed_t s = {.state = array_bytes(o) + master_lo + with_param * work->shape.param_bytes,
-                    .params = params_bytes(work, variant),
-                    .sums = sums,
-                    .grad = is_once ? reduced_bytes(work) : sums / n,
-                    .share = offloaded_share(work, variant)};
-    const double room = variant->activation_bytes / (s.state + s.grad);
-    s.staged = fmin(n, room);
-    s.rest = n - s.staged;
-    const double used = s.staged > 0.0 ? s.staged / room : 0.0, staged_share = s.share * s.staged / n;
-    const double late = used - s.share - 1.0 / (work->shape.L + 2.0); /* for the first chunk, beyond a unit */
-    if (late > 0.0)
-        s.returning = s.staged * fmin(late / (used - staged_share), 1.0);
-    return s;
-}
-
-/* Returns what backward waits for: fetching what is staged, and sending gradients. Those of the rest leave first, in
- * the backward of their own units, which two buffers hold up if that is too short. */
-static double fetch_s(const fit_machine_t *machine, const streamed_t *s, double backward)
-{
-    const double of_rest = s->share * s->rest / (s->staged + s->rest);
-    const copies_t first = {.in = of_rest * s->staged * s->state, .out = s->rest * s->grad};
-    const copies_t all = {.in = s->staged * s->state + s->params + s->sums, .out = (s->rest + s->returning) * s->grad};
-    return fmax(excess(copy_s(machine, first), of_rest * backward), excess(copy_s(machine, all), backward));
-}
-
-/* Returns what the next forward waits for. The stream that stores takes chunks in order, and the rest is fetched into
- * buffers that have been stored: so first what is staged leaves, and then the rest comes in and leaves at once. A unit
- * waits only for its own chunks, so all of it overlaps forward. */
-static double store_s(const fit_machine_t *machine, const streamed_t *s, double forward)
-{
-    const copies_t staged = {.in = s->returning * s->grad + s->params, .out = s->staged * s->state};
-    const copies_t rest = {.in = s->rest * (s->state + s->grad), .out = s->rest * s->state};
-    return excess(copy_s(machine, staged) + copy_s(machine, rest), forward);
-}
-
-/* Returns what backward waits for if it updates: a unit's state comes and leaves while the units behind it compute, of
- * all offloaded units, which backward comes to first. */
-static double in_backward_s(const fit_machine_t *machine, const streamed_t *s, double backward)
-{
-    const double bytes = (s->staged + s->rest) * s->state;
-    return excess(copy_s(machine, (copies_t){.in = bytes + s->params + s->sums, .out = bytes}), backward);
-}
-
-/* Returns what offloaded state and parameters cost a step. link: the passes' time in which the link is free for them.
- */
-static double offloaded_state_s(const fit_work_t *work, const fit_variant_t *variant, fit_passes_t passes,
-                                fit_passes_t link)
-{
-    const options_t *o = work->options;
-    const fit_machine_t *machine = work->machine;
-    const double in_host = fmin((double)machine->ranks_per_host, (double)machine->n_ranks);
-    const double n = offloaded_share(work, variant) * fit_n_trained(&work->shape) / (double)machine->n_ranks;
-    if (n == 0.0)
-        return 0.0;
-    const double fetch = copy_s(machine, (copies_t){.in = params_bytes(work, variant)}); /* of one pass */
-    const double sums = sums_bytes(work, n); /* leave and come back in backward */
-    const double back = copy_s(machine, (copies_t){.in = params_bytes(work, variant) + sums, .out = sums});
-    const double others = (work->shape.micro_steps - 1.0) * (excess(fetch, link.forward) + excess(back, link.backward));
-    if (o->zero.offload_update == ZERO_OFFLOAD_UPDATE_HOST) {
-        const double update = n * (18.0 + 2.0 * array_bytes(o)) / (machine->rates.host_adam / in_host);
-        const double copies = copy_s(machine, (copies_t){.in = params_bytes(work, variant), .out = n * sizeof(float)});
-        return others + excess(back, link.backward) +
-               fmax(excess(update, passes.forward), excess(copies, link.forward));
-    }
-    const streamed_t s = stream_of(work, variant, n);
-    if (o->zero.update == ZERO_UPDATE_IN_BACKWARD)
-        return others + excess(fetch, link.forward) + in_backward_s(machine, &s, link.backward);
-    return others + fetch_s(machine, &s, link.backward) + store_s(machine, &s, link.forward);
-}
-
-/* Returns how long a micro-step's passes copy activations that wait in host memory: they leave behind forward and come
- * back in backward. */
-static fit_passes_t stash_copies(const fit_work_t *work)
-{
-    const fit_shape_t *s = &work->shape;
-    const double n =
-        s->on_gpu ? fmax((double)options_offloaded_blocks(&work->options->model) - OPTIONS_STASH_SLOTS, 0.0) : 0.0;
-    const double bytes = n * s->R * s->C * s->act_bytes;
-    return (fit_passes_t){.forward = copy_s(work->machine, (copies_t){.out = bytes}),
-                          .backward = copy_s(work->machine, (copies_t){.in = bytes})};
-}
-
-/* Activations come first: they take the link in every micro-step. */
-double fit_offload_s(const fit_work_t *work, const fit_variant_t *variant, fit_passes_t passes)
-{
-    const fit_passes_t stash = stash_copies(work);
-    const fit_passes_t link = {.forward = excess(passes.forward, stash.forward),
-                               .backward = excess(passes.backward, stash.backward)};
-    return offloaded_state_s(work, variant, passes, link) +
-           work->shape.micro_steps * (excess(stash.forward, passes.forward) + excess(stash.backward, passes.backward));
-}
-
 double fit_optimizer_s(const fit_work_t *work, const fit_variant_t *variant)
 {
     const options_t *o = work->options;
     const fit_shape_t *s = &work->shape;
     double gradient_and_weight = o->train.precision == ZERO_FP16 ? 14.0 : 12.0;
-    double elem_bytes = gradient_and_weight + 2.0 * array_bytes(o), updated = fit_n_trained(s);
+    double elem_bytes = gradient_and_weight + 2.0 * fit_array_bytes(o), updated = fit_n_trained(s);
     if (o->zero.offload_update == ZERO_OFFLOAD_UPDATE_HOST)
-        updated *= 1.0 - offloaded_share(work, variant);
+        updated *= 1.0 - fit_offloaded_share(work, variant);
     double bytes = updated * elem_bytes;
     if (is_muon(work)) /* of hidden matrices one array is updated, and the update written and read */
         bytes += s->L * s->matrices * (gradient_and_weight + 8.0 + 2.0 * update_bytes(s) - elem_bytes);

@@ -57,6 +57,12 @@ double fit_params_ratio(const options_t *options, double state_ratio);
 double fit_n_params(const fit_shape_t *shape);
 double fit_n_trained(const fit_shape_t *shape);
 
+/* Returns how much a is more than b. */
+static inline double fit_excess(double a, double b)
+{
+    return a > b ? a - b : 0.0;
+}
+
 /* ---- step parts ---- */
 /* The parts of a step's time other than the model's compute, in seconds. For step_time.c. */
 
@@ -80,6 +86,10 @@ fit_wire_t fit_wire_s(const fit_work_t *work, const fit_variant_t *variant, fit_
  * is known, under the next forward. passes: their times, waits for other ranks included, since PCIe is idle then. */
 double fit_offload_s(const fit_work_t *work, const fit_variant_t *variant, fit_passes_t passes);
 
+/* Returns the share of AdamW's state that is in host memory. */
+double fit_offloaded_share(const fit_work_t *work, const fit_variant_t *variant);
+/* Returns the bytes of the optimizer's state arrays per parameter. */
+double fit_array_bytes(const options_t *options);
 /* Returns what the update of this rank's share takes. */
 double fit_optimizer_s(const fit_work_t *work, const fit_variant_t *variant);
 

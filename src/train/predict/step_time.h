@@ -6,7 +6,7 @@
 #ifndef ZEROTRAIN_STEP_TIME_H
 #define ZEROTRAIN_STEP_TIME_H
 
-#include "train/planning/step_work.h"
+#include "train/predict/step_work.h"
 
 /* Milliseconds of a step, by part. */
 typedef struct fit_time {

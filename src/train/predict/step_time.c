@@ -1,10 +1,10 @@
 /* step_time.c - see step_time.h. Letters are those of fit_shape_t; N ranks. Times are in seconds until the end. */
-#include "train/planning/step_time.h"
+#include "train/predict/step_time.h"
 
 #include <math.h>
 #include <string.h>
 
-#include "train/planning/step_work.h"
+#include "train/predict/step_work.h"
 
 #define BACKWARD_ATTENTION 2.5 /* products in backward for each in forward: five and two */
 #define LOGITS_OF_CPU 0x1p23   /* elements */
