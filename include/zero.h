@@ -1333,7 +1333,7 @@ ZERO_API const char *zero_engine_transport(const zero_engine_t *engine);
 
 /* A file that a checkpoint gets in addition to libzero's own, such as a tokenizer's. */
 typedef struct zero_save_file {
-    const char *name; /* without '/' and ".."; neither hidden nor a name of libzero's files */
+    const char *name; /* FILE or FOLDER/FILE, without ".."; not hidden, and no name of libzero's files */
     const void *data;
     size_t n_bytes; /* at least 1 */
 } zero_save_file_t;

@@ -334,3 +334,16 @@ zero_status_t zero_directory_sync(const char *path)
     close(fd);
     return status;
 }
+
+zero_status_t zero_folder_of_name(const char *directory, const char *name, zero_status_t (*act)(const char *path))
+{
+    const char *slash = strchr(name, '/');
+    char *path = NULL;
+    if (!slash)
+        return ZERO_OK;
+    if (asprintf(&path, "%s/%.*s", directory, (int)(slash - name), name) < 0)
+        return zero_fail(ZERO_ERROR_MEMORY, "no memory for the path of %s", name);
+    zero_status_t status = act(path);
+    free(path);
+    return status;
+}

@@ -88,6 +88,7 @@ static zero_status_t send_file(scatter_t *s, const char *name)
 
 static zero_status_t begin_file(const scatter_t *s, const file_head_t *head, char **path, int *fd)
 {
+    ZERO_TRY(zero_folder_of_name(s->temporary, head->name, zero_directory_make));
     ZERO_TRY(zero_path_join(s->temporary, head->name, path));
     ZERO_TRY(zero_file_create(*path, head->n_bytes));
     return zero_file_open_for_writing(*path, fd);

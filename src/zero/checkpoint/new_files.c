@@ -8,7 +8,6 @@
 #include "base/log.h"
 #include "kernels/shard.h"
 #include "zero/checkpoint/checkpoint_open.h"
-#include "zero/format/safetensors.h"
 
 /* ---- array writer ---- */
 
@@ -136,7 +135,7 @@ static zero_status_t list_callers(zero_manifest_t *manifest, const zero_save_fil
 {
     const char *name = file->name ? file->name : "";
     const char *fault = !file->data || file->n_bytes == 0 ? "it has no content"
-                        : !zero_safetensors_name_is_safe(name) || name[0] == '.'
+                        : !zero_manifest_name_is_safe(name) || name[0] == '.' || strstr(name, "/.")
                             ? "it is hidden, or its name leads out of the directory"
                         : strcmp(name, ZERO_MANIFEST_NAME) == 0 || strcmp(name, ZERO_CONFIG_FILE) == 0 ||
                                 zero_manifest_find(manifest, name) < manifest->n_files
@@ -227,6 +226,13 @@ static zero_status_t write_index(const maker_t *maker, const zero_model_t *model
     return status;
 }
 
+static zero_status_t write_callers(const maker_t *maker, const zero_save_file_t *file)
+{
+    ZERO_TRY(zero_folder_of_name(maker->directory, file->name, zero_directory_make));
+    ZERO_TRY(write_whole(maker, file->name, file->data, file->n_bytes));
+    return zero_folder_of_name(maker->directory, file->name, zero_directory_sync);
+}
+
 zero_status_t zero_new_files_make(const zero_new_files_t *files, const zero_model_t *model, const char *directory,
                                   const zero_save_options_t *options, zero_extents_t *written)
 {
@@ -239,6 +245,6 @@ zero_status_t zero_new_files_make(const zero_new_files_t *files, const zero_mode
         ZERO_TRY(write_whole(&maker, ZERO_CONFIG_FILE, options->config_json, strlen(options->config_json)));
     ZERO_TRY(write_json(&maker, ZERO_STATE_FILE, files->state));
     for (int i = 0; i < options->n_files; i++)
-        ZERO_TRY(write_whole(&maker, options->files[i].name, options->files[i].data, options->files[i].n_bytes));
+        ZERO_TRY(write_callers(&maker, &options->files[i]));
     return zero_directory_sync(directory);
 }

@@ -7,6 +7,7 @@
 
 #include <fcntl.h>
 #include <inttypes.h>
+#include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -21,6 +22,18 @@
 #define FORMAT "libzero checkpoint"
 #define VERSION 1
 #define HASH_DIGITS 16
+
+bool zero_manifest_name_is_safe(const char *name)
+{
+    const char *slash = strchr(name, '/');
+    char folder[NAME_MAX + 1];
+    if (!slash)
+        return zero_safetensors_name_is_safe(name);
+    if (name[0] == '.' || slash - name > NAME_MAX)
+        return false;
+    snprintf(folder, sizeof folder, "%.*s", (int)(slash - name), name);
+    return zero_safetensors_name_is_safe(folder) && zero_safetensors_name_is_safe(slash + 1);
+}
 
 zero_status_t zero_manifest_add(zero_manifest_t *manifest, const char *name)
 {
@@ -73,9 +86,9 @@ static zero_status_t take_file(zero_manifest_t *manifest, const char *path, cons
 {
     const json_t *bytes = json_object_get(entry, "bytes");
     uint64_t hash;
-    if (!zero_safetensors_name_is_safe(name))
+    if (!zero_manifest_name_is_safe(name))
         return zero_fail(ZERO_ERROR_FORMAT,
-                         "'%s' lists a file outside its own directory (a name with '/', '..' or a control "
+                         "'%s' lists a file outside its own directory (a name with '..', a second '/' or a control "
                          "character): take another checkpoint",
                          path);
     if (!json_is_integer(bytes) || json_integer_value(bytes) < 0 ||

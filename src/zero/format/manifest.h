@@ -8,7 +8,7 @@
 #define ZERO_MANIFEST_NAME "manifest.json"
 
 typedef struct zero_manifest_file {
-    char *name; /* in the checkpoint's directory; without '/' and ".." */
+    char *name; /* in the checkpoint's directory: FILE or FOLDER/FILE, without ".." */
     uint64_t n_bytes, xxh3;
 } zero_manifest_file_t;
 
@@ -17,6 +17,8 @@ typedef struct zero_manifest {
     zero_manifest_file_t *files;
 } zero_manifest_t;
 
+/* Returns whether a name is of a file in the checkpoint's directory or in one folder of it. */
+bool zero_manifest_name_is_safe(const char *name);
 /* Adds a file, for which size and hash are still to be set. The name is copied. */
 zero_status_t zero_manifest_add(zero_manifest_t *manifest, const char *name);
 zero_status_t zero_manifest_write(const zero_manifest_t *manifest, const char *directory);

@@ -85,12 +85,23 @@ START_TEST(a_text_of_the_callers_that_is_no_object_is_refused_before_anything_is
 END_TEST
 
 static const zero_save_file_t BAD_FILES[] = {
-    {"config.json", "x", 1}, {"manifest.json", "x", 1},
-    {"state.json", "x", 1},  {"model-00001-of-00001.safetensors", "x", 1},
-    {"../escaped", "x", 1},  {"a/b", "x", 1},
-    {".hidden", "x", 1},     {"", "x", 1},
-    {NULL, "x", 1},          {"a", NULL, 1},
-    {"a", "x", 0},           {"twice", "x", 1},
+    {"config.json", "x", 1},
+    {"manifest.json", "x", 1},
+    {"state.json", "x", 1},
+    {"model-00001-of-00001.safetensors", "x", 1},
+    {"../escaped", "x", 1},
+    {"a/b/c", "x", 1},
+    {"./a", "x", 1},
+    {"a/..", "x", 1},
+    {"a/.hidden", "x", 1},
+    {"a/", "x", 1},
+    {"/a", "x", 1},
+    {".hidden", "x", 1},
+    {"", "x", 1},
+    {NULL, "x", 1},
+    {"a", NULL, 1},
+    {"a", "x", 0},
+    {"twice", "x", 1},
 };
 
 START_TEST(a_file_of_the_callers_that_is_in_the_way_is_refused_before_anything_is_made)

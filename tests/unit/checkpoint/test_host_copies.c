@@ -97,7 +97,9 @@ static void expect_spreads(zero_comm_t *comm)
 static int run_rank(char **argv)
 {
     const char host[2] = {argv[2][zero_comm_launch_rank()], 0};
-    const zero_save_options_t options = {.per_host = true, .keep = 1, .background = argv[3][0] == '1'};
+    const zero_save_file_t in_folder = {"folder/file", "text", 4};
+    const zero_save_options_t options = {
+        .per_host = true, .keep = 1, .background = argv[3][0] == '1', .files = &in_folder, .n_files = 1};
     zero_comm_t *comm;
     uint64_t n_bytes;
     char command[200];
