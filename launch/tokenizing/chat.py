@@ -24,16 +24,27 @@ def tokens_of(config):
     return {key: text for key, text in texts.items() if isinstance(text, str) and text}
 
 
+def read_text(path):
+    with open(path, encoding="utf-8") as file:
+        return file.read()
+
+
 def find_templates(folder, config):
-    """The chat templates of a model's directory by name: default, and tool_use if there is one of that name."""
-    path = os.path.join(folder, "chat_template.jinja")
-    text = config.get("chat_template")
-    if os.path.exists(path):
-        with open(path, encoding="utf-8") as file:
-            text = file.read()
-    named = {entry.get("name"): entry.get("template") for entry in text} if isinstance(text, list) else {"default": text}
+    """The chat templates of a model's directory by name: default, and tool_use if there is one of that name. Files come
+    before the key of tokenizer_config.json, as in transformers."""
+    more = os.path.join(folder, "additional_chat_templates")
+    paths = {"default": os.path.join(folder, "chat_template.jinja")}
+    for name in sorted(os.listdir(more)) if os.path.isdir(more) else []:
+        if name.endswith(".jinja"):
+            paths[name.removesuffix(".jinja")] = os.path.join(more, name)
+    named = {name: read_text(path) for name, path in paths.items() if os.path.exists(path)}
+    if not named:
+        text = config.get("chat_template")
+        entries = text if isinstance(text, list) else [{"name": "default", "template": text}]
+        named = {entry.get("name"): entry.get("template") for entry in entries}
     if not named.get("default"):
-        raise Fault("'%s' has no chat template: neither chat_template.jinja nor a key of tokenizer_config.json" % folder)
+        raise Fault("'%s' has no chat template%s: neither chat_template.jinja nor a key of tokenizer_config.json" %
+                    (folder, " named default" if len(named) > 1 or "default" not in named else ""))
     return {name: named[name] for name in ("default", "tool_use") if named.get(name)}
 
 

@@ -187,12 +187,22 @@ def special_tokens_that_are_not_set_are_left_out():
 
 def dialogues_with_tools_have_the_template_of_that_name():
     plain, tools = "{% for m in messages %}{{ m.content }};{% endfor %}", "{{ tools | length }} tools:"
-    templates = [{"name": "rag", "template": "no"}, {"name": "default", "template": plain},
-                 {"name": "tool_use", "template": tools + plain}]
+    templates = {"rag": "no", "default": plain, "tool_use": tools + plain}
     turns = {"messages": [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}]}
-    copy_of_bpe("named_templates", tokenizer_config={"chat_template": templates})
-    made = texts_of_dialogues("named_templates", turns, {**turns, "tools": [{"name": "f"}]}, {**turns, "tools": []})
-    assert made == ["a;b;", "1 tools:a;b;", "a;b;"], made
+    listed = [{"name": name, "template": template} for name, template in templates.items()]
+    copy_of_bpe("listed_templates", tokenizer_config={"chat_template": listed})
+    copy_of_bpe("template_files", tokenizer_config={"chat_template": "not read"})
+    os.makedirs(path_of("template_files/additional_chat_templates"), exist_ok=True)
+    for name, template in templates.items():
+        file = "chat_template.jinja" if name == "default" else "additional_chat_templates/%s.jinja" % name
+        with open(path_of("template_files/" + file), "w", encoding="utf-8") as out:
+            out.write(template)
+    for folder in "listed_templates", "template_files":
+        made = texts_of_dialogues(folder, turns, {**turns, "tools": [{"name": "f"}]}, {**turns, "tools": []})
+        assert made == ["a;b;", "1 tools:a;b;", "a;b;"], made
+    os.remove(path_of("template_files/chat_template.jinja"))
+    code, said = run("-t", "template_files", "-o", "nameless.tokens", "--chat", "texts.jsonl")
+    assert code == 1 and "'template_files' has no chat template named default" in said, said
 
 
 def records_of_other_formats_are_the_same_dialogues():

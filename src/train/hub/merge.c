@@ -66,9 +66,13 @@ static zero_status_t write_at(int fd, const char *path, uint64_t at, const void 
     return ZERO_OK;
 }
 
-/* Creates a file of the new directory. */
+/* Creates a file of the new directory, and the folder that its name begins with, if there is one. */
 static zero_status_t create_file(const merger_t *m, const char *name, char path[PATH_BYTES], int *fd)
 {
+    const char *slash = strchr(name, '/');
+    snprintf(path, PATH_BYTES, "%s/%.*s", m->partial, slash ? (int)(slash - name) : 0, name);
+    if (slash && mkdir(path, 0777) != 0 && errno != EEXIST)
+        return fail_write(path);
     snprintf(path, PATH_BYTES, "%s/%s", m->partial, name);
     *fd = ZERO_RETRY(open(path, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666));
     return *fd >= 0 ? ZERO_OK : fail_write(path);
@@ -393,15 +397,24 @@ static zero_status_t check_grown(const merger_t *m)
                         m->options->model.init, m->grown.n_tensors, m->options->model.vocab_size, n_wanted);
 }
 
-/* Removes what a command that has failed leaves: files alone. */
-static void remove_partial(const merger_t *m)
+/* Removes a folder and the files in it. */
+static void remove_folder(const char *path)
 {
-    DIR *listing = opendir(m->partial);
+    DIR *listing = opendir(path);
     for (const struct dirent *entry; listing && (entry = readdir(listing));)
         (void)unlinkat(dirfd(listing), entry->d_name, 0);
     if (listing)
         closedir(listing);
-    (void)rmdir(m->partial);
+    (void)rmdir(path);
+}
+
+/* Removes what a command that has failed leaves. */
+static void remove_partial(const merger_t *m)
+{
+    char path[PATH_BYTES];
+    snprintf(path, sizeof path, "%s/" MODEL_TEMPLATES, m->partial);
+    remove_folder(path);
+    remove_folder(m->partial);
 }
 
 static zero_status_t write_files(merger_t *m)

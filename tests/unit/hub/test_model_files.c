@@ -17,7 +17,9 @@ static const struct {
 } FILES[] = {{"tokenizer.json", "{\"model\": {\"type\": \"BPE\"}}\n"},
              {"tokenizer_config.json", "{}"},
              {"merges.txt", "#version: 0.2\n"},
-             {"generation_config.json", "{\"eos_token_id\": 0}\n"}};
+             {"generation_config.json", "{\"eos_token_id\": 0}\n"},
+             {MODEL_TEMPLATES "/rag.jinja", "{{ documents }}\n"},
+             {MODEL_TEMPLATES "/tool_use.jinja", "{{ tools }}\n"}};
 enum { N_FILES = sizeof FILES / sizeof FILES[0] };
 
 static char directory[1000];
@@ -43,7 +45,7 @@ static void set_up(void)
     char *scratch = support_scratch();
     snprintf(directory, sizeof directory, "%s", scratch);
     free(scratch);
-    shell("mkdir tok other");
+    shell("mkdir -p tok/" MODEL_TEMPLATES " other");
     for (int i = 0; i < N_FILES; i++)
         support_write_file(path_of("tok", FILES[i].name), FILES[i].content, strlen(FILES[i].content));
 }
@@ -89,25 +91,42 @@ static const struct {
     {"mkdir other/tokenizer.json", "not a regular file"},
     {"touch other/tokenizer.json", "it is empty"},
     {"truncate -s 67108865 other/tokenizer.json", "larger than 64 MiB"},
+    {"ln -s ../tok/" MODEL_TEMPLATES " other/; rm tok/*/rag.jinja", "a link out of the model's directory"},
+    {"mkdir other/" MODEL_TEMPLATES "; echo a >'other/" MODEL_TEMPLATES "/a b.jinja'", "other characters"},
+    {"mkdir other/" MODEL_TEMPLATES "; echo a >other/" MODEL_TEMPLATES "/a..jinja", "its name is long, or has '..'"},
 };
 
 START_TEST(what_is_no_file_of_the_model_is_left_out_with_a_line)
 {
     model_files_t files;
     shell(LEFT_OUT[_i].make);
-    expect_line(read_from("other", &files), (const char *[]){"tokenizer.json' is not kept", LEFT_OUT[_i].says, NULL});
+    expect_line(read_from("other", &files), (const char *[]){"' is not kept in checkpoints", LEFT_OUT[_i].says, NULL});
     ck_assert_int_eq(files.n_files, 0);
+}
+END_TEST
+
+/* Other files of their folder are not: transformers reads *.jinja alone. */
+START_TEST(sixteen_named_templates_are_read)
+{
+    model_files_t files;
+    shell("mkdir other/" MODEL_TEMPLATES "; cd other/" MODEL_TEMPLATES "; touch notes.txt .a.jinja; "
+          "for i in $(seq 10 26); do echo $i >$i.jinja; done");
+    expect_line(read_from("other", &files), (const char *[]){"26.jinja' is not kept", "more templates than 16", NULL});
+    ck_assert_int_eq(files.n_files, MODEL_TEMPLATES_MAX);
+    model_files_free(&files);
 }
 END_TEST
 
 START_TEST(links_of_hugging_faces_cache_are_followed)
 {
     model_files_t files;
-    shell(
-        "mkdir -p m/snapshots/1 m/blobs && cp tok/tokenizer.json m/blobs/0f && "
-        "ln -s ../../blobs/0f m/snapshots/1/tokenizer.json && ln -s ../../../tok/merges.txt m/snapshots/1/merges.txt");
+    shell("mkdir -p m/snapshots/1 m/blobs && cp tok/tokenizer.json m/blobs/0f && "
+          "ln -s ../../blobs/0f m/snapshots/1/tokenizer.json && ln -s ../../../tok/merges.txt m/snapshots/1/merges.txt "
+          "&& "
+          "mkdir m/snapshots/1/" MODEL_TEMPLATES " && ln -s ../../../blobs/0f m/snapshots/1/" MODEL_TEMPLATES
+          "/a.jinja");
     expect_line(read_from("m/snapshots/1", &files), (const char *[]){"merges.txt' is not kept", NULL});
-    ck_assert(files.n_files == 1 && files.tokenizer == XXH3_64bits(FILES[0].content, strlen(FILES[0].content)));
+    ck_assert(files.n_files == 2 && files.tokenizer == XXH3_64bits(FILES[0].content, strlen(FILES[0].content)));
     model_files_free(&files);
 }
 END_TEST
@@ -159,6 +178,13 @@ START_TEST(they_are_carried_from_checkpoint_to_checkpoint)
     expect_files("ck");
     must_train(2, "--set checkpoint.dir=second --set model.init=ck");
     expect_files("second");
+    ck_assert_int_eq(
+        support_run(NULL, RUN_LIMIT_S, "cd %s && %s/zerotrain export second exported", directory, support_build()), 0);
+    for (int i = 0; i < N_FILES; i++) {
+        char *content = support_read_file(path_of("exported", FILES[i].name), NULL);
+        ck_assert_str_eq(content, FILES[i].content);
+        free(content);
+    }
     shell("echo >>second/latest/merges.txt");
     support_output_t output;
     ck_assert_int_ne(train(1, "--set checkpoint.dir=second --resume --set train.steps=9", &output), 0);
@@ -347,6 +373,7 @@ static Suite *suite(void)
     tcase_add_test(c, the_files_that_are_there_are_read);
     tcase_add_loop_test(c, what_is_no_file_of_the_model_is_left_out_with_a_line, 0,
                         sizeof LEFT_OUT / sizeof LEFT_OUT[0]);
+    tcase_add_test(c, sixteen_named_templates_are_read);
     tcase_add_test(c, links_of_hugging_faces_cache_are_followed);
     tcase_add_test(c, they_are_carried_from_checkpoint_to_checkpoint);
     tcase_add_test(c, data_of_another_tokenizer_are_refused);
