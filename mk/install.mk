@@ -22,7 +22,7 @@ install: all
 	install -m 644 include/zero.h include/zero.hpp fortran/zero.f90 $(DESTDIR)$(INCLUDEDIR)/
 	install -d $(DESTDIR)$(SCRIPT_DIR)/tokenizing
 	install -m 755 launch/chat-template $(DESTDIR)$(SCRIPT_DIR)/
-	install -m 644 $(addprefix launch/tokenizing/,chat.py faults.py records.py room.py) $(DESTDIR)$(SCRIPT_DIR)/tokenizing/
+	install -m 644 $(addprefix launch/tokenizing/,chat.py faults.py records.py room.py special_tokens.py) $(DESTDIR)$(SCRIPT_DIR)/tokenizing/
 	install -d $(DESTDIR)$(MANDIR)/man1 $(DESTDIR)$(MANDIR)/man3 $(DESTDIR)$(COMPLETION_DIR)
 	install -m 644 $(BUILD)/docs/zerotrain.1 $(DESTDIR)$(MANDIR)/man1/
 	install -m 644 $(BUILD)/docs/libzero.3 $(DESTDIR)$(MANDIR)/man3/

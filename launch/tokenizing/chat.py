@@ -9,19 +9,10 @@ import os
 import re
 
 from tokenizing.faults import Fault, read_json
+from tokenizing.special_tokens import find_tokens, unknown_of
 
 OPENS, CLOSES = "\ufdd0", "\ufdd1"  # around generation blocks: characters that no text may have
 GENERATION = re.compile(r"\{%[-+]?\s*generation\s*[-+]?%\}")
-
-
-def text_of(token):
-    return token.get("content") if isinstance(token, dict) else token
-
-
-def tokens_of(config):
-    """The special tokens that a file names. One that is null or empty is left out, as transformers leaves it out."""
-    texts = {key: text_of(value) for key, value in config.items() if key.endswith("_token")}
-    return {key: text for key, text in texts.items() if isinstance(text, str) and text}
 
 
 def read_text(path):
@@ -48,8 +39,9 @@ def find_templates(folder, config):
     return {name: named[name] for name in ("default", "tool_use") if named.get(name)}
 
 
-def make_room():
-    """The environment of transformers' apply_chat_template: its extensions, filters and globals."""
+def make_room(undefined):
+    """The environment of transformers' apply_chat_template: its extensions, filters and globals. undefined: a type of
+    Jinja2's undefined values."""
     import jinja2.ext
     import jinja2.nodes
     import jinja2.sandbox
@@ -72,7 +64,7 @@ def make_room():
         return json.dumps(value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys)
 
     room = jinja2.sandbox.ImmutableSandboxedEnvironment(
-        trim_blocks=True, lstrip_blocks=True, extensions=[Generation, jinja2.ext.loopcontrols]
+        trim_blocks=True, lstrip_blocks=True, extensions=[Generation, jinja2.ext.loopcontrols], undefined=undefined
     )
     room.marks = False  # whether generation blocks are marked
     room.filters["tojson"] = tojson
@@ -100,10 +92,11 @@ def make_room():
 
 
 def open_chats(folder):
-    """The chat templates of a model's directory, with the special tokens that its files name."""
-    more, config = (read_json(os.path.join(folder, name)) for name in ("special_tokens_map.json", "tokenizer_config.json"))
-    tokens = {**tokens_of(more), **tokens_of(config)}
-    return Chats({name: Chat(folder, text, tokens) for name, text in find_templates(folder, config).items()})
+    """The chat templates of a model's directory, with its special tokens."""
+    templates = find_templates(folder, read_json(os.path.join(folder, "tokenizer_config.json")))
+    tokens, unknown = find_tokens(folder)
+    room = make_room(unknown_of(folder, unknown))
+    return Chats({name: Chat(folder, text, tokens, room) for name, text in templates.items()})
 
 
 class Chats:
@@ -123,12 +116,12 @@ class Chats:
 
 
 class Chat:
-    def __init__(self, folder, source, tokens):
+    def __init__(self, folder, source, tokens, room):
         self.source, self.tokens = source, tokens
         self.marks_answers = GENERATION.search(self.source) is not None
         self.depends_on_date = "strftime_now" in self.source
         try:
-            self.template = make_room().from_string(self.source)
+            self.template = room.from_string(self.source)
         except Exception as error:
             raise Fault("the chat template of '%s' cannot be read: %s" % (folder, error))
         self.closing = self.find_closing()

@@ -6,11 +6,12 @@ import json
 import os
 import re
 
-from tokenizing.chat import open_chats, text_of
+from tokenizing.chat import open_chats
 from tokenizing.faults import Fault, read_json
 from tokenizing.inputs import FIRST, LAST, WHOLE, documents_of_lines, is_lines, read_text
 from tokenizing.records import MAY_BE_PLAIN, Pair, Plain
 from tokenizing.rules import hash_of
+from tokenizing.special_tokens import text_of
 
 ENDS_OF_TEXT = ["<|endoftext|>", "<|end_of_text|>", "</s>", "<eos>", "<|im_end|>"]
 BATCH = 256  # documents that are encoded by one call

@@ -28,7 +28,7 @@ expected_files()
     printf ".$prefix/%s\n" bin/zerotrain include/zero.h include/zero.hpp include/zero.f90 lib/libzero.a lib/libzero.so lib/libzero.so.0 \
         "lib/libzero.so.$version" lib/cmake/zero/zero-config.cmake lib/cmake/zero/zero-config-version.cmake \
         share/bash-completion/completions/zerotrain share/man/man1/zerotrain.1 share/man/man3/libzero.3 \
-        share/zerotrain/chat-template share/zerotrain/tokenizing/{chat,faults,records,room}.py \
+        share/zerotrain/chat-template share/zerotrain/tokenizing/{chat,faults,records,room,special_tokens}.py \
         lib/pkgconfig/zero.pc | sort
 }
 
@@ -160,7 +160,7 @@ expected_multiarch()
         lib/x-y-z/libzero.so.0 "lib/x-y-z/libzero.so.$version" lib/x-y-z/cmake/zero/zero-config.cmake \
         lib/x-y-z/cmake/zero/zero-config-version.cmake lib/x-y-z/pkgconfig/zero.pc \
         data/bash-completion/completions/zerotrain manuals/man1/zerotrain.1 manuals/man3/libzero.3 \
-        share/zerotrain/chat-template share/zerotrain/tokenizing/{chat,faults,records,room}.py | sort
+        share/zerotrain/chat-template share/zerotrain/tokenizing/{chat,faults,records,room,special_tokens}.py | sort
 }
 claim "make install uses LIBDIR, BINDIR, INCLUDEDIR, DATADIR and MANDIR" diff <(expected_multiarch) <(installed_files)
 pc=$dest/usr/lib/x-y-z/pkgconfig/zero.pc
