@@ -9,6 +9,7 @@ import os
 import re
 
 from tokenizing.faults import Fault, read_json
+from tokenizing.records import Dialogue
 from tokenizing.special_tokens import find_tokens, unknown_of
 
 OPENS, CLOSES = "\ufdd0", "\ufdd1"  # around generation blocks: characters that no text may have
@@ -131,36 +132,38 @@ class Chat:
         not there when more follows."""
         end = self.tokens.get("eos_token") or ""
         try:
-            closes = self.render([{"role": "user", "content": "a"}], False).endswith(end)
+            closes = self.render(Dialogue([{"role": "user", "content": "a"}])).endswith(end)
         except Exception:
             closes = False
         return end if closes else ""
 
-    def render(self, messages, prompt, tools=None, marks=False):
+    def render(self, dialogue, end=None, prompt=False, marks=False):
+        """Renders the messages before `end`, or all, and with `prompt` what asks for an answer to them."""
         self.template.environment.marks = marks
-        return self.template.render(
-            messages=[with_reasoning(message) for message in messages],
-            tools=tools, documents=None, add_generation_prompt=prompt, **self.tokens
-        )
+        messages = [with_reasoning(message) for message in dialogue.messages[:end]]
+        return self.template.render({"documents": None, **self.tokens, **dialogue.variables, "messages": messages,
+                                     "tools": dialogue.tools, "add_generation_prompt": prompt})
 
     def check(self, dialogue):
         """Refuses what the template would leave out, or write as Python writes it."""
         messages, tools = dialogue.messages, dialogue.tools
-        if self.marks_answers and re.search("[%s%s]" % (OPENS, CLOSES), json.dumps([messages, tools], ensure_ascii=False)):
+        texts = json.dumps([messages, tools, dialogue.variables], ensure_ascii=False)
+        if self.marks_answers and re.search("[%s%s]" % (OPENS, CLOSES), texts):
             raise Fault("a text has the character U+FDD0 or U+FDD1, which is not for texts: it would mark an answer here")
         if tools and "tools" not in self.source:
             raise Fault("there are tools, which the chat template has no use for")
         if any(message.get("tool_calls") for message in messages) and "tool_calls" not in self.source:
             raise Fault("a message has tool_calls, which the chat template has no use for")
         if any(message["content"] is None for message in messages):
-            filled = [{**message, "content": message["content"] or ""} for message in messages]
-            if self.render(messages, False, tools).count("None") > self.render(filled, False, tools).count("None"):
+            filled = Dialogue([{**message, "content": message["content"] or ""} for message in messages], tools,
+                              dialogue.variables)
+            if self.render(dialogue).count("None") > self.render(filled).count("None"):
                 raise Fault("the content of a message is null, which the chat template writes as None")
 
     def marked(self, dialogue):
         """Returns the text, and the spans of its generation blocks with the message of each."""
         text, spans, begins, n = "", [], [], 0
-        for piece in re.split("([%s%s])" % (OPENS, CLOSES), self.render(dialogue.messages, False, dialogue.tools, True)):
+        for piece in re.split("([%s%s])" % (OPENS, CLOSES), self.render(dialogue, marks=True)):
             if piece == OPENS:
                 begins.append(n)
             elif piece == CLOSES and begins:
@@ -179,16 +182,16 @@ class Chat:
     def span(self, dialogue, i, text):
         """Where answer i is in the text: what the template adds when the assistant has spoken. None: the text of the
         messages before it, or of it, is another when later ones have come."""
-        begin = self.render(dialogue.messages[:i], True, dialogue.tools)
+        begin = self.render(dialogue, i, prompt=True)
         end = text
         if i + 1 < len(dialogue.messages):
-            end = self.render(dialogue.messages[: i + 1], False, dialogue.tools).removesuffix(self.closing)
+            end = self.render(dialogue, i + 1).removesuffix(self.closing)
         return (len(begin), len(end), i) if end.startswith(begin) and text.startswith(end) else None
 
     def alone(self, dialogue, i):
         """The dialogue up to answer i, which alone counts: what the model sees when it gives that answer."""
-        text = self.render(dialogue.messages[: i + 1], False, dialogue.tools)
-        begin = self.render(dialogue.messages[:i], True, dialogue.tools)
+        text = self.render(dialogue, i + 1)
+        begin = self.render(dialogue, i, prompt=True)
         if not text.startswith(begin):
             raise Fault("the chat template writes an answer otherwise than it asks for one, so which tokens are the "
                         "answer's cannot be told: mark answers by {% generation %} blocks")
@@ -202,7 +205,7 @@ class Chat:
         if self.marks_answers:
             return [self.marked(dialogue)]
         answers = [i for i in dialogue.answers() if dialogue.counts(i)]
-        text = self.render(dialogue.messages, False, dialogue.tools)
+        text = self.render(dialogue)
         spans = [self.span(dialogue, i, text) for i in answers]
         if None not in spans:
             return [(text, spans)]

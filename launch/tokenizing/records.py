@@ -7,18 +7,25 @@ import json
 
 SHAREGPT_ROLES = {"human": "user", "user": "user", "gpt": "assistant", "assistant": "assistant", "system": "system",
                   "chatgpt": "assistant", "tool": "tool", "observation": "tool", "function": "tool"}
+VARIABLES = "chat_template_kwargs"  # a key of a line, as in TRL
+
+# Variables that templates get otherwise, and what apply_chat_template takes for itself.
+OTHERS_VARIABLES = ("messages", "tools", "add_generation_prompt", "conversation", "chat_template",
+                    "continue_final_message", "tokenize", "padding", "truncation", "max_length", "return_tensors", "return_dict",
+                    "return_assistant_tokens_mask", "tokenizer_kwargs", "sanitize_control_tokens")
 
 
 class Dialogue:
-    """Messages for a chat template. The answers that count are the assistant's from message `first` on, but for those
-    of weight 0."""
+    """Messages for a chat template, and its other variables. The answers that count are the assistant's from message
+    `first` on, but for those of weight 0."""
 
-    def __init__(self, messages, tools=None, first=0):
+    def __init__(self, messages, tools=None, variables=None, first=0):
         if not isinstance(messages, list) or not messages:
             raise ValueError("there is no message")
         self.messages = [checked(message) for message in messages]
         self.first = first
         self.tools = tools_of(tools)
+        self.variables = checked_variables(variables)
 
     def answers(self):
         return [i for i, message in enumerate(self.messages) if message["role"] == "assistant"]
@@ -78,6 +85,16 @@ def tools_of(tools):
     return tools or None
 
 
+def checked_variables(variables):
+    """Variables of the template, such as enable_thinking."""
+    if variables is not None and not isinstance(variables, dict):
+        raise ValueError("'%s' is no object" % VARIABLES)
+    taken = [name for name in OTHERS_VARIABLES if name in (variables or {})]
+    if taken:
+        raise ValueError("'%s' has '%s', which is not for a line to set" % (VARIABLES, taken[0]))
+    return variables or {}
+
+
 def field_of(record, field, kind, name):
     if field not in record:
         raise ValueError("no object with the field '%s'; --field names another" % field)
@@ -87,7 +104,7 @@ def field_of(record, field, kind, name):
 
 
 def of_messages(record, field):
-    return Dialogue(field_of(record, field, list, "list of messages"), record.get("tools"))
+    return Dialogue(field_of(record, field, list, "list of messages"), record.get("tools"), record.get(VARIABLES))
 
 
 def of_sharegpt(record, field):
@@ -98,7 +115,7 @@ def of_sharegpt(record, field):
             raise ValueError("a turn is from %r: known are %s" % (role, ", ".join(sorted(SHAREGPT_ROLES))))
         weight = {"weight": turn["weight"]} if "weight" in turn else {}
         messages.append({"role": SHAREGPT_ROLES[role], "content": turn.get("value"), **weight})
-    return Dialogue(messages, record.get("tools"))
+    return Dialogue(messages, record.get("tools"), record.get(VARIABLES))
 
 
 def of_alpaca(record, field):
@@ -114,7 +131,7 @@ def of_alpaca(record, field):
     asked = field_of(record, field, str, "text")
     messages.append({"role": "user", "content": asked + "\n\n" + more if more else asked})
     messages.append({"role": "assistant", "content": field_of(record, "output", str, "text")})
-    return Dialogue(messages)
+    return Dialogue(messages, variables=record.get(VARIABLES))
 
 
 def of_completion(record, field):
@@ -123,7 +140,7 @@ def of_completion(record, field):
     if isinstance(prompt, str) and isinstance(completion, str):
         return Plain(prompt, completion)
     if isinstance(prompt, list) and isinstance(completion, list):
-        return Dialogue(prompt + completion, record.get("tools"), len(prompt))
+        return Dialogue(prompt + completion, record.get("tools"), record.get(VARIABLES), len(prompt))
     raise ValueError("'%s' and 'completion' are neither two texts nor two lists of messages" % field)
 
 
@@ -155,7 +172,8 @@ def of_preference(record, field):
         raise ValueError("'%s' is no %s, as 'chosen' is" % (field, "text" if is_text else "list of messages"))
     if is_text:
         return Pair(Plain(prompt, chosen), Plain(prompt, rejected))
-    return Pair(*(Dialogue(prompt + answer, record.get("tools"), len(prompt)) for answer in (chosen, rejected)))
+    return Pair(*(Dialogue(prompt + answer, record.get("tools"), record.get(VARIABLES), len(prompt))
+                  for answer in (chosen, rejected)))
 
 
 FORMATS = {  # the field that --field replaces, and what reads a record

@@ -50,7 +50,7 @@ def load(name):
     """A token file by its format's text: header, tokens, documents' starts, and whether each token counts."""
     data = read(name)
     magic, version, width, n, vocab, tokenizer, n_documents, mask = struct.unpack("<8sIIQQQQI", data[:52])
-    assert magic == b"ZEROTOK\0" and version == 1 and data[52:56] == bytes(4) and data[56:64] != bytes(8)
+    assert magic == b"ZEROTOK\0" and version == 1 and data[52] < 2 and data[53:56] == bytes(3) and data[56:64] != bytes(8)
     tokens = struct.unpack("<%d%s" % (n, {1: "B", 2: "H", 4: "I"}[width]), data[64:64 + n * width])
     at = 64 + (n * width + 7) // 8 * 8
     starts = struct.unpack("<%dQ" % n_documents, data[at:at + 8 * n_documents])
@@ -165,11 +165,11 @@ def copy_of_bpe(name, **files):
             json.dump(content, file)
 
 
-def texts_of_dialogues(folder, *records):
+def texts_of_dialogues(folder, *records, form="messages"):
     """The texts that dialogues become."""
     with open(path_of("texts.jsonl"), "w", encoding="utf-8") as file:
         file.write("".join(json.dumps(record) + "\n" for record in records))
-    must_run("-t", folder, "-o", "texts.tokens", "--chat", "texts.jsonl")
+    must_run("-t", folder, "-o", "texts.tokens", "--format", form, "texts.jsonl")
     tokens, starts, _ = load("texts.tokens")
     tokenizer = tokenizers.Tokenizer.from_file(path_of("bpe/tokenizer.json"))
     return [tokenizer.decode(tokens[a:b], skip_special_tokens=False) for a, b in zip(starts, starts[1:] + (len(tokens),))]
@@ -203,6 +203,18 @@ def dialogues_with_tools_have_the_template_of_that_name():
     os.remove(path_of("template_files/chat_template.jinja"))
     code, said = run("-t", "template_files", "-o", "nameless.tokens", "--chat", "texts.jsonl")
     assert code == 1 and "'template_files' has no chat template named default" in said, said
+
+
+def lines_of_every_format_set_variables_of_the_template():
+    copy_of_bpe("thinks", tokenizer_config={"chat_template": "{{ effort }}:{% for m in messages %}{{ m.content }};{% endfor %}"})
+    ask, answer, more = [{"role": "user", "content": "a"}], [{"role": "assistant", "content": "b"}], {"effort": "high"}
+    for form, record in (("messages", {"messages": ask + answer}), ("alpaca", {"instruction": "a", "output": "b"}),
+                         ("sharegpt", {"conversations": [{"from": "human", "value": "a"}, {"from": "gpt", "value": "b"}]}),
+                         ("prompt-completion", {"prompt": ask, "completion": answer}),
+                         ("preference", {"prompt": ask, "chosen": answer, "rejected": answer})):
+        made = texts_of_dialogues("thinks", record, {**record, "chat_template_kwargs": more}, form=form)
+        n = 1 + (form == "preference")
+        assert made == [":a;b;"] * n + ["high:a;b;"] * n, (form, made)
 
 
 def records_of_other_formats_are_the_same_dialogues():
@@ -243,6 +255,8 @@ def records_of_other_formats_are_the_same_dialogues():
             ("messages", {"messages": [ask, {**answer, "content": [{"type": "text", "text": None}]}]}, "parts that are not"),
             ("sharegpt", {"conversations": [{"from": ["human"], "value": "hi"}]}, "a turn is from ['human']"),
             ("alpaca", {**same["alpaca"], "input": 5}, "'input' is no text"),
+            ("alpaca", {**same["alpaca"], "chat_template_kwargs": 5}, "'chat_template_kwargs' is no object"),
+            ("messages", {"messages": [ask, answer], "chat_template_kwargs": {"tools": []}}, "'chat_template_kwargs' has 'tools'"),
             ("alpaca", {**same["alpaca"], "history": 5}, "'history' is no list of pairs"),
             ("preference", {"chosen": "", "rejected": ""}, "an answer of a pair is empty")):
         said = made(form, record)[3]
@@ -410,7 +424,7 @@ def roles_and_ends_are_told():
 CLAIMS = [own_tokenizer_is_the_same_twice, texts_are_encoded_as_by_the_library, lines_are_encoded_as_by_the_library,
           jobs_do_not_change_the_bytes, a_killed_run_continues_to_the_same_bytes, answers_alone_count,
           special_tokens_that_are_not_set_are_left_out, dialogues_with_tools_have_the_template_of_that_name,
-          records_of_other_formats_are_the_same_dialogues,
+          lines_of_every_format_set_variables_of_the_template, records_of_other_formats_are_the_same_dialogues,
           zerotrain_takes_the_files_with_their_tokenizer_only, bad_input_is_one_line, options_that_would_change_nothing_are_refused,
           a_run_does_not_continue_with_another_template, what_is_no_text_is_left_out_and_counted,
           a_large_text_is_the_same_in_pieces, bad_lines_have_numbers_and_can_be_skipped, roles_and_ends_are_told]

@@ -15,9 +15,10 @@ typedef struct chat_template chat_template_t;
 zero_status_t chat_template_open(const char *directory, chat_template_t **chat);
 void chat_template_close(chat_template_t *chat);
 
-/* Renders {"messages": [{"role", "content"}, ...]}, and "tools" if there are any, with what asks for the assistant's
- * answer. Sets *text, for free(), and its length. where: how an error's line begins; NULL: a refusal has none. Returns
- * ZERO_ERROR_USAGE if the template refuses the dialogue, ZERO_ERROR_IO if the process has ended. */
+/* Renders {"messages": [{"role", "content"}, ...]}, with "tools" and "chat_template_kwargs" if there are any, and what
+ * asks for the assistant's answer. Sets *text, for free(), and its length. where: how an error's line begins; NULL: a
+ * refusal has none. Returns ZERO_ERROR_USAGE if the template refuses the dialogue, ZERO_ERROR_IO if the process has
+ * ended. */
 zero_status_t chat_template_render(chat_template_t *chat, const char *where, const json_t *dialogue, char **text,
                                    size_t *n_bytes);
 

@@ -14,7 +14,8 @@
 
 /* Bytes are tokens. An answer ends with ';', byte 59. */
 static const char TEMPLATE[] =
-    "{% for m in messages %}{% if m.role == 'system' %}S:{{ m.content }}{% elif m.role == 'user' %}U:{{ m.content }}"
+    "{% if brief %}S:be brief{% endif %}{% for m in messages %}{% if m.role == 'system' %}S:{{ m.content }}{% elif "
+    "m.role == 'user' %}U:{{ m.content }}"
     "{% elif m.content == 'rude' %}{{ raise_exception('be polite') }}{% else %}A:{% generation %}{{ m.content }};"
     "{% endgeneration %}{% endif %}"
     "{% endfor %}{% if add_generation_prompt %}A:{% endif %}";
@@ -129,6 +130,24 @@ START_TEST(the_system_message_comes_first)
         return;
     int code = ask(&output, 1, "what?\n", "--chat --system 'be brief' ck");
     ck_assert_msg(code == 0 && strstr(output.err, "behind a prompt of 19,"), "%s", output.err);
+    support_output_free(&output);
+}
+END_TEST
+
+START_TEST(a_line_sets_variables_of_the_template)
+{
+    support_output_t output;
+    if (lacks_jinja())
+        return;
+    write_file("brief.jsonl", "{\"messages\": [{\"role\": \"user\", \"content\": \"what?\"}], "
+                              "\"chat_template_kwargs\": {\"brief\": true}}\n");
+    int code = ask(&output, 1, "", "--prompts brief.jsonl ck");
+    ck_assert_msg(code == 0 && strstr(output.err, "behind 1 prompts of 19 tokens,"), "%s", output.err);
+    support_output_free(&output);
+    write_file("brief.jsonl", "{\"messages\": [{\"role\": \"user\", \"content\": \"what?\"}], "
+                              "\"chat_template_kwargs\": [true]}\n");
+    code = ask(&output, 1, "", "--prompts brief.jsonl ck");
+    ck_assert_msg(code == 2 && strstr(output.err, "line 1: 'chat_template_kwargs' is no object\n"), "%s", output.err);
     support_output_free(&output);
 }
 END_TEST
@@ -396,6 +415,7 @@ static Suite *suite(void)
     tcase_add_loop_test(turns, a_model_answers_turn_by_turn, 0, sizeof CASES / sizeof CASES[0]);
     tcase_add_test(turns, who_types_may_take_long);
     tcase_add_test(turns, the_system_message_comes_first);
+    tcase_add_test(turns, a_line_sets_variables_of_the_template);
     tcase_add_loop_test(turns, a_turn_gives_the_answer_of_the_whole_dialogue, 0, 3);
     tcase_add_test(turns, a_dialogue_ends_where_the_positions_end);
     tcase_add_loop_test(turns, an_answer_ends_where_the_template_ends_it, 0, 2);
