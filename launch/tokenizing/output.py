@@ -1,5 +1,5 @@
 """The token file: three files that grow in OUT.unfinished, from which a stopped run continues, and their assembly. The
-format is in src/train/data/token_format.h."""
+format is in src/train/data/token_format.h. Nothing is replaced but what launch/tokenize has written."""
 
 import collections
 import json
@@ -7,7 +7,56 @@ import os
 import shutil
 import struct
 
-from tokenizing.faults import read_json, say
+from tokenizing.faults import Fault, read_json, say
+
+MAGIC = b"ZEROTOK\0"
+GROWING = ("tokens", "documents", "counts")
+STATE = "state.json"
+
+
+def begins_with(path, begin):
+    with open(path, "rb") as file:
+        head = file.read(len(begin))
+    return head in (b"", begin)
+
+
+def check_output(output):
+    """Refuses, before any work, an output that would replace something else."""
+    for path in output, output + ".new":
+        if os.path.isdir(path):
+            raise Fault("-o: '%s' is a directory: name a file" % path)
+        if os.path.lexists(path) and not (os.path.isfile(path) and begins_with(path, MAGIC)):
+            raise Fault("-o: '%s' exists and does not begin like a token file, so it is left as it is: name another "
+                        "file" % path)
+    folder = output + ".unfinished"
+    names = os.listdir(folder) if os.path.isdir(folder) else [""] if os.path.lexists(folder) else []
+    for name in names:
+        if name not in (*GROWING, STATE, STATE + ".new"):
+            raise Fault("-o: '%s' is not of a run that was stopped, so it is left as it is: name another file" %
+                        os.path.join(folder, name).rstrip(os.sep))
+
+
+def check_folder(folder, texts):
+    """Refuses, before any work, a folder that has anything but a tokenizer of --train-bpe, whose files but for
+    tokenizer.json have these texts."""
+    if not os.path.isdir(folder):
+        if os.path.lexists(folder):
+            raise Fault("-o: '%s' is a file: name a folder" % folder)
+        return
+    names = sorted(name for name in os.listdir(folder) if not name.startswith("."))
+    written = [name for name, text in texts.items() if name in names and is_text(os.path.join(folder, name), text)]
+    known = written + ["tokenizer.json"] * (len(written) == len(texts))
+    for name in names:
+        if name not in known:
+            raise Fault("-o: '%s' is not a file that --train-bpe has written, so the folder is left as it is: name "
+                        "another folder" % os.path.join(folder, name))
+
+
+def is_text(path, text):
+    if not os.path.isfile(path):
+        return False
+    with open(path, "rb") as file:
+        return file.read(len(text.encode()) + 1) == text.encode()
 
 
 class Progress:
@@ -15,7 +64,7 @@ class Progress:
 
     def __init__(self, output, identity):
         self.folder = output + ".unfinished"
-        self.state_path = os.path.join(self.folder, "state.json")
+        self.state_path = os.path.join(self.folder, STATE)
         self.state = {"identity": identity, "parts": 0, "tokens": 0, "documents": 0, "sizes": [0, 0, 0], "stats": {},
                       "bad": []}
         os.makedirs(self.folder, exist_ok=True)
@@ -24,7 +73,7 @@ class Progress:
             self.state = before
         elif before:
             say("'%s' is of other input, settings, tokenizer or template: it is begun anew" % self.folder)
-        self.files = [open(os.path.join(self.folder, name), "ab") for name in ("tokens", "documents", "counts")]
+        self.files = [open(os.path.join(self.folder, name), "ab") for name in GROWING]
         for file, size in zip(self.files, self.state["sizes"]):
             file.truncate(size)
             file.seek(0, os.SEEK_END)
@@ -69,7 +118,7 @@ def assemble(progress, output, encoder):
     state, tokenizer, chat = progress.state, encoder.tokenizer, encoder.options.chat
     is_pairs = encoder.options.format == "preference"
     with open(output + ".new", "wb") as out:
-        out.write(b"ZEROTOK\0" + struct.pack("<IIQQQQIIQ", 1, encoder.width, state["tokens"], tokenizer.vocab_size,
+        out.write(MAGIC + struct.pack("<IIQQQQIIQ", 1, encoder.width, state["tokens"], tokenizer.vocab_size,
                                              tokenizer.hash, state["documents"], chat, is_pairs, tokenizer.rules))
         for name in ("tokens", "documents"):
             with open(os.path.join(progress.folder, name), "rb") as file:

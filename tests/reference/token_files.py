@@ -321,6 +321,50 @@ def bad_input_is_one_line():
         assert code == 1 and says in said and "Traceback" not in said, said
 
 
+def files_of(folder):
+    return {name: (os.path.isfile(path_of(folder + "/" + name)) and read(folder + "/" + name)) for name in os.listdir(path_of(folder))}
+
+
+def what_it_has_not_written_is_left_as_it_is():
+    os.makedirs(path_of("taken/folder"), exist_ok=True)
+    os.makedirs(path_of("taken/mine.tokens.unfinished"), exist_ok=True)
+    for name, content in (("weights", b"\x10\0\0\0\0\0\0\0{}"), ("a.tokens.new", b"notes"), ("b.tokens.unfinished", b"notes"),
+                          ("mine.tokens.unfinished/notes", b"notes"), ("short", b"ZEROTOK"), ("empty", b"")):
+        with open(path_of("taken/" + name), "wb") as file:
+            file.write(content)
+    before = files_of("taken")
+    for name, says in (("weights", "'taken/weights' exists and does not begin like a token file, so it is left as it is"),
+                       ("a.tokens", "'taken/a.tokens.new' exists"), ("b.tokens", "'taken/b.tokens.unfinished' is not of a run"),
+                       ("mine.tokens", "'taken/mine.tokens.unfinished/notes' is not of a run"), ("short", "'taken/short' exists"),
+                       ("folder", "'taken/folder' is a directory: name a file")):
+        code, said = run("-t", "bpe", "-o", "taken/" + name, "nowhere")  # before the input is looked for
+        assert code == 1 and says in said and said.count("\n") == 1, said
+    assert files_of("taken") == before
+    must_run("-t", "bpe", "-o", "taken/empty", "--field", "body", "lines.jsonl")
+    must_run("-t", "bpe", "-o", "taken/empty", "--field", "body", "lines.jsonl")
+
+
+def a_folder_of_another_tokenizer_is_left_as_it_is():
+    copy_of_bpe("foreign")
+    copy_of_bpe("model", config={"model_type": "llama"})
+    for folder, name in (("edited", "chat_template.jinja"), ("more", "notes.txt")):
+        must_run("--train-bpe", "300", "-o", folder, "lines.jsonl", "--field", "body")
+        with open(path_of(folder + "/" + name), "a", encoding="utf-8") as file:
+            file.write("mine")
+    for folder, name in (("foreign", "tokenizer.json"), ("model", "config.json"), ("edited", "chat_template.jinja"),
+                         ("more", "notes.txt")):
+        before = files_of(folder)
+        code, said = run("--train-bpe", "300", "-o", folder, "nowhere")
+        says = "'%s/%s' is not a file that --train-bpe has written, so the folder is left as it is: name another" % (folder, name)
+        assert code == 1 and says in said and said.count("\n") == 1 and files_of(folder) == before, said
+    code, said = run("--train-bpe", "300", "-o", "lines.jsonl", "nowhere")
+    assert code == 1 and "'lines.jsonl' is a file: name a folder" in said, said
+    before = files_of("again")  # of the first claim, and once more by another size
+    must_run("--train-bpe", "300", "-o", "again", "lines.jsonl", "--field", "body")
+    changed = {name for name, content in files_of("again").items() if content != before[name]}
+    assert changed == {"tokenizer.json"}, changed
+
+
 def options_that_would_change_nothing_are_refused():
     for arguments, says in ((["--chat", "--end", "<|endoftext|>", "chat.jsonl"], "--end: "),
                             (["--format", "alpaca", "--end", "none", "chat.jsonl"], "--end: "),
@@ -425,7 +469,8 @@ CLAIMS = [own_tokenizer_is_the_same_twice, texts_are_encoded_as_by_the_library, 
           jobs_do_not_change_the_bytes, a_killed_run_continues_to_the_same_bytes, answers_alone_count,
           special_tokens_that_are_not_set_are_left_out, dialogues_with_tools_have_the_template_of_that_name,
           lines_of_every_format_set_variables_of_the_template, records_of_other_formats_are_the_same_dialogues,
-          zerotrain_takes_the_files_with_their_tokenizer_only, bad_input_is_one_line, options_that_would_change_nothing_are_refused,
+          zerotrain_takes_the_files_with_their_tokenizer_only, bad_input_is_one_line, what_it_has_not_written_is_left_as_it_is,
+          a_folder_of_another_tokenizer_is_left_as_it_is, options_that_would_change_nothing_are_refused,
           a_run_does_not_continue_with_another_template, what_is_no_text_is_left_out_and_counted,
           a_large_text_is_the_same_in_pieces, bad_lines_have_numbers_and_can_be_skipped, roles_and_ends_are_told]
 
