@@ -123,7 +123,8 @@ static zero_status_t read_here(options_t *options, prompt_t *prompt)
     if (!(prompt->records = json_array()))
         return report_rank_error(ZERO_ERROR_MEMORY, "--prompts: no memory");
     ZERO_TRY(input_file_read(options->generate.prompts, MAX_FILE_BYTES, words, &text, &n_bytes));
-    zero_status_t status = take_lines(&reading, text, n_bytes);
+    const size_t n_mark = strncmp(text, "\xef\xbb\xbf", 3) == 0 ? 3 : 0; /* the byte order mark of some editors */
+    zero_status_t status = take_lines(&reading, text + n_mark, n_bytes - n_mark);
     free(text);
     ZERO_TRY(status);
     name_line(&reading, reading.longest_line, where);

@@ -267,7 +267,7 @@ START_TEST(each_prompt_of_a_file_has_the_text_that_it_has_alone)
     static const char *const prompts[] = {"U:who?A:", "U:", "A:to", "U:what?A:a stone;U:when?A:"};
     static const char sampled[] = "--temperature 1.5 --seed 4 --max-tokens 12";
     support_output_t all, ranks, alone;
-    char arguments[256], file[512] = "", *line;
+    char arguments[256], file[512] = "\xef\xbb\xbf", *line; /* a byte order mark */
     for (size_t i = 0; i < sizeof prompts / sizeof prompts[0]; i++)
         snprintf(file + strlen(file), sizeof file - strlen(file), "{\"id\": %zu, \"prompt\": \"%s\"}\n", i, prompts[i]);
     write_file("prompts.jsonl", file);
