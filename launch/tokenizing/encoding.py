@@ -117,7 +117,7 @@ class Encoder:
     def __init__(self, options):
         path = options.tokenizer
         self.options = options
-        self.folder = path if os.path.isdir(path) else os.path.dirname(path)
+        self.folder = path if os.path.isdir(path) else os.path.dirname(path) or "."
         names = ["tokenizer.json", "tokenizer.model"] if os.path.isdir(path) else [os.path.basename(path)]
         found = [name for name in names if os.path.exists(os.path.join(self.folder, name))]
         if not found:

@@ -1,5 +1,6 @@
 """What the parts of launch/tokenize share: the error that ends a run with one line, and lines on stderr."""
 
+import contextlib
 import json
 import os
 import sys
@@ -11,6 +12,17 @@ class Fault(Exception):
 
 def say(text):
     print("launch/tokenize: " + text, file=sys.stderr, flush=True)
+
+
+@contextlib.contextmanager
+def writing(path):
+    """Names the file in an error of writing, such as a full disk, of which Python does not name it."""
+    try:
+        yield
+    except OSError as error:
+        if error.filename:
+            raise
+        raise Fault("cannot write '%s': %s" % (path, error.strerror))
 
 
 def read_json(path):

@@ -2,12 +2,13 @@
 format is in src/train/data/token_format.h. Nothing is replaced but what launch/tokenize has written."""
 
 import collections
+import contextlib
 import json
 import os
 import shutil
 import struct
 
-from tokenizing.faults import Fault, read_json, say
+from tokenizing.faults import Fault, read_json, say, writing
 
 MAGIC = b"ZEROTOK\0"
 GROWING = ("tokens", "documents", "counts")
@@ -86,7 +87,8 @@ class Progress:
             self.state["tokens"] += length
         packed = struct.pack("<%dQ" % len(starts), *starts)
         for file, content in zip(self.files, (b"".join(result.tokens), packed, b"".join(result.counts))):
-            file.write(content)
+            with writing(file.name):
+                file.write(content)
         self.state["parts"] += 1
         self.state["documents"] += len(starts)
         self.state["stats"] = dict(collections.Counter(self.state["stats"]) + result.stats)
@@ -95,10 +97,11 @@ class Progress:
 
     def save(self):
         for file in self.files:
-            file.flush()
-            os.fsync(file.fileno())
+            with writing(file.name):
+                file.flush()
+                os.fsync(file.fileno())
         self.state["sizes"] = [file.tell() for file in self.files]
-        with open(self.state_path + ".new", "w", encoding="utf-8") as file:
+        with writing(self.state_path + ".new"), open(self.state_path + ".new", "w", encoding="utf-8") as file:
             json.dump(self.state, file)
             file.flush()
             os.fsync(file.fileno())
@@ -112,12 +115,24 @@ class Progress:
 
 
 def assemble(progress, output, encoder):
-    """Joins the three files behind a header."""
+    """Joins the three files behind a header. What cannot be written whole is removed."""
+    try:
+        with writing(output + ".new"):
+            write_joined(progress, output + ".new", encoder)
+    except (Fault, OSError):
+        with contextlib.suppress(OSError):
+            os.unlink(output + ".new")
+        raise
+    os.replace(output + ".new", output)
+    shutil.rmtree(progress.folder)
+
+
+def write_joined(progress, path, encoder):
     import numpy
 
     state, tokenizer, chat = progress.state, encoder.tokenizer, encoder.options.chat
     is_pairs = encoder.options.format == "preference"
-    with open(output + ".new", "wb") as out:
+    with open(path, "wb") as out:
         out.write(MAGIC + struct.pack("<IIQQQQIIQ", 1, encoder.width, state["tokens"], tokenizer.vocab_size,
                                              tokenizer.hash, state["documents"], chat, is_pairs, tokenizer.rules))
         for name in ("tokens", "documents"):
@@ -130,5 +145,3 @@ def assemble(progress, output, encoder):
                 out.write(numpy.packbits(counts[at : at + (1 << 24)], bitorder="little").tobytes())
         out.flush()
         os.fsync(out.fileno())
-    os.replace(output + ".new", output)
-    shutil.rmtree(progress.folder)

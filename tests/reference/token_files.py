@@ -9,6 +9,7 @@ import gzip
 import json
 import os
 import random
+import resource
 import signal
 import struct
 import subprocess
@@ -313,16 +314,38 @@ def drop_merges(content):
 
 def bad_input_is_one_line():
     saved_again("wet", drop_merges)
+    with open(path_of("lone.json"), "wb") as file:
+        file.write(read("bpe/tokenizer.json"))
     for arguments, says in ((["-t", "bpe", "nowhere"], "no file or folder"), (["-t", "nowhere", "texts"], "neither"),
                             (["-t", "bpe", "lines.jsonl"], "no object with the field 'text'"),
                             (["-t", "wet", "texts"], "dropout is 0.1"), (["-t", "bpe", "--chat", "texts"], "--chat reads .jsonl"),
-                            (["-t", "bpe", "--chat", "--field", "body", "lines.jsonl"], "is no list of messages")):
+                            (["-t", "bpe", "--chat", "--field", "body", "lines.jsonl"], "is no list of messages"),
+                            (["-t", "lone.json", "--chat", "lines.jsonl"], "'.' has no chat template")):
         code, said = run("-o", "bad.tokens", *arguments)
         assert code == 1 and says in said and "Traceback" not in said, said
 
 
 def files_of(folder):
-    return {name: (os.path.isfile(path_of(folder + "/" + name)) and read(folder + "/" + name)) for name in os.listdir(path_of(folder))}
+    paths = {name: folder + "/" + name for name in os.listdir(path_of(folder))}
+    return {name: os.path.isfile(path_of(path)) and read(path) for name, path in paths.items()}
+
+
+def a_full_disk_is_told_with_the_file():
+    """A limit on the size of files stands for the disk's."""
+    def limited(n_bytes, *arguments):
+        done = subprocess.run([TOOL, *arguments], cwd=SCRATCH, capture_output=True, text=True, timeout=600,
+                              preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (n_bytes, n_bytes)))
+        return done.returncode, done.stderr
+    must_run("-t", "bpe", "-o", "full.tokens", "texts")
+    n_bytes = len(read("full.tokens"))
+    os.remove(path_of("full.tokens"))
+    for limit, file in ((1 << 16, "full.tokens.unfinished/tokens"), (n_bytes - 256, "full.tokens.new")):
+        code, said = limited(limit, "-t", "bpe", "-o", "full.tokens", "texts")
+        assert code == 1 and said.endswith("launch/tokenize: cannot write '%s': File too large\n" % file), said
+        assert not os.path.exists(path_of("full.tokens.new")) and "Traceback" not in said, said
+    must_run("-t", "bpe", "-o", "full.tokens", "texts")
+    code, said = limited(1 << 12, "--train-bpe", "1000", "-o", "full", "texts")
+    assert code == 1 and said.endswith("launch/tokenize: cannot write 'full/tokenizer.json': File too large\n"), said
 
 
 def what_it_has_not_written_is_left_as_it_is():
@@ -469,7 +492,8 @@ CLAIMS = [own_tokenizer_is_the_same_twice, texts_are_encoded_as_by_the_library, 
           jobs_do_not_change_the_bytes, a_killed_run_continues_to_the_same_bytes, answers_alone_count,
           special_tokens_that_are_not_set_are_left_out, dialogues_with_tools_have_the_template_of_that_name,
           lines_of_every_format_set_variables_of_the_template, records_of_other_formats_are_the_same_dialogues,
-          zerotrain_takes_the_files_with_their_tokenizer_only, bad_input_is_one_line, what_it_has_not_written_is_left_as_it_is,
+          zerotrain_takes_the_files_with_their_tokenizer_only, bad_input_is_one_line,
+          a_full_disk_is_told_with_the_file, what_it_has_not_written_is_left_as_it_is,
           a_folder_of_another_tokenizer_is_left_as_it_is, options_that_would_change_nothing_are_refused,
           a_run_does_not_continue_with_another_template, what_is_no_text_is_left_out_and_counted,
           a_large_text_is_the_same_in_pieces, bad_lines_have_numbers_and_can_be_skipped, roles_and_ends_are_told]
