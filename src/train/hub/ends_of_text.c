@@ -6,11 +6,11 @@
 #include <string.h>
 
 /* Returns a file as JSON; NULL: it is not there, or no JSON. */
-static json_t *load(const model_files_t *files, const char *name)
+static json_t *load(const model_files_t *files, const char *name, size_t flags)
 {
     for (int i = 0; i < files->n_files; i++)
         if (strcmp(files->files[i].name, name) == 0)
-            return json_loadb(files->files[i].data, files->files[i].n_bytes, JSON_ALLOW_NUL, NULL);
+            return json_loadb(files->files[i].data, files->files[i].n_bytes, JSON_ALLOW_NUL | flags, NULL);
     return NULL;
 }
 
@@ -40,8 +40,10 @@ void ends_of_text_name(const model_files_t *files, char **config)
     static const struct {
         const char *id, *token;
     } ENDS[] = {{"bos_token_id", "bos_token"}, {"eos_token_id", "eos_token"}};
-    json_t *generation = load(files, "generation_config.json"), *tokenizer = load(files, "tokenizer.json");
-    json_t *settings = load(files, "tokenizer_config.json"), *map = load(files, "special_tokens_map.json");
+    json_t *generation = load(files, "generation_config.json", 0), *tokenizer = load(files, "tokenizer.json", 0);
+    /* Of these only texts are used. transformers writes a model_max_length that fits no integer: 10^30. */
+    json_t *settings = load(files, "tokenizer_config.json", JSON_DECODE_INT_AS_REAL);
+    json_t *map = load(files, "special_tokens_map.json", JSON_DECODE_INT_AS_REAL);
     json_t *json = json_loads(*config, 0, NULL);
     for (size_t i = 0; i < sizeof ENDS / sizeof ENDS[0]; i++) {
         json_t *id = json_object_get(generation, ENDS[i].id);

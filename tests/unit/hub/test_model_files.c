@@ -320,6 +320,10 @@ static const struct {
      {"\"eos_token_id\": [\n    7,\n    8\n  ]", "\"bos_token_id\": 6"}},
     {NULL, "{\"eos_token\": \"<s>\"}", NULL, {"\"eos_token_id\": 3", "\"bos_token_id\": null"}},
     {NULL,
+     "{\"eos_token\": \"<s>\", \"model_max_length\": 1000000000000000019884624838656}", /* as transformers writes it */
+     NULL,
+     {"\"eos_token_id\": 3", "\"bos_token_id\": null"}},
+    {NULL,
      "{\"eos_token\": {\"content\": \"<s>\"}, \"bos_token\": \"ab\"}",
      NULL,
      {"\"eos_token_id\": 3", "\"bos_token_id\": 2"}},
