@@ -4,15 +4,14 @@
  *     "data": {"sequences": 240, "tokens": 9000, ...}    the position in the order of the data, and their identity
  *     "seed": 1                                          of the initial weights and of that order
  *     "base": {"init": "DIR", "sample": "..."}           of adapters: the model that they belong to
- *     "val_loss": 2.5                                    of the best checkpoint, and the data that it was measured on
- *     "val": {"tokens": 900, "sample": "..."}
+ *
+ * and which checkpoint is the best (best_checkpoint.c).
  */
 #include "train/checkpoints.h"
 
 #include <errno.h>
 #include <inttypes.h>
 #include <jansson.h>
-#include <math.h>
 #include <signal.h>
 #include <stdlib.h>
 #include <string.h>
@@ -43,16 +42,6 @@ static bool add_base(const checkpoints_t *checkpoints, json_t *state)
                state, "base", json_pack("{s:s, s:s}", "init", checkpoints->options->model.init, "sample", sample)) == 0;
 }
 
-/* Adds the loss on validation data to the state of the best checkpoint, and which data these are. */
-static bool add_loss(const checkpoints_t *checkpoints, json_t *state)
-{
-    if (!checkpoints->best_is_due)
-        return true;
-    return json_object_set_new(state, "val", json_object()) == 0 &&
-           resume_check_add(&checkpoints->val, json_object_get(state, "val")) &&
-           json_object_set_new(state, "val_loss", json_real(checkpoints->best_loss)) == 0;
-}
-
 /* Returns what is added to state.json after `step`, for free(). NULL: no memory. */
 static char *state_text(const checkpoints_t *checkpoints, int64_t step)
 {
@@ -60,7 +49,7 @@ static char *state_text(const checkpoints_t *checkpoints, int64_t step)
                               (json_int_t)checkpoints_sequences(checkpoints, step), "seed",
                               (json_int_t)checkpoints->options->train.seed);
     char *text = state && resume_check_add(&checkpoints->data, json_object_get(state, "data")) &&
-                         add_base(checkpoints, state) && add_loss(checkpoints, state)
+                         add_base(checkpoints, state) && best_checkpoint_add(&checkpoints->best, state)
                      ? json_dumps(state, 0)
                      : NULL;
     json_decref(state);
@@ -120,30 +109,16 @@ static zero_status_t open_newest(checkpoints_t *checkpoints)
     return zero_checkpoint_open(checkpoints->comm, directory, &checkpoints->resumed);
 }
 
-static void best_directory(const checkpoint_options_t *o, char path[OPTIONS_MAX_PATH + 8])
+/* Finds which checkpoint is the best so far, and what dir/best has. */
+static zero_status_t find_best(checkpoints_t *checkpoints, const data_identity_t *val)
 {
-    snprintf(path, OPTIONS_MAX_PATH + 8, "%s/best", o->dir);
-}
-
-/* Finds the loss of the best checkpoint so far, on rank 0 for all. */
-static zero_status_t find_best_loss(checkpoints_t *checkpoints)
-{
-    char directory[OPTIONS_MAX_PATH + 8], path[OPTIONS_MAX_PATH + 40];
-    if (zero_comm_rank(checkpoints->comm) == 0) {
-        best_directory(&checkpoints->options->checkpoint, directory);
-        snprintf(path, sizeof path, "%s/latest/state.json", directory);
-        json_t *state = input_file_is_there(path) ? json_load_file(path, 0, NULL) : NULL;
-        const json_t *loss = json_object_get(state, "val_loss");
-        const bool is_same = resume_check_is_same(&checkpoints->val, json_object_get(state, "val"));
-        if (json_is_number(loss) && is_same)
-            checkpoints->best_loss = json_number_value(loss);
-        else if (json_is_number(loss))
-            report("resume: the val_loss of %s, %.4f, is of other validation data, or of another share of them: the "
-                   "first of this run replaces it",
-                   directory, json_number_value(loss));
-        json_decref(state);
-    }
-    return zero_comm_broadcast(checkpoints->comm, &checkpoints->best_loss, sizeof checkpoints->best_loss, 0);
+    json_t *state = checkpoints->resumed
+                        ? json_loads(zero_checkpoint_state(checkpoints->resumed), JSON_REJECT_DUPLICATES, NULL)
+                        : NULL;
+    zero_status_t status =
+        best_checkpoint_find(checkpoints->options, checkpoints->comm, state, val, &checkpoints->best);
+    json_decref(state);
+    return status;
 }
 
 static zero_status_t resume(checkpoints_t *checkpoints)
@@ -204,12 +179,10 @@ static zero_status_t read_model_files(const options_t *options, const char *sour
 zero_status_t checkpoints_open(const options_t *options, zero_comm_t *comm, const data_identity_t *data,
                                const data_identity_t *val, checkpoints_t *checkpoints)
 {
-    *checkpoints = (checkpoints_t){
-        .options = options, .comm = comm, .data = *data, .val = *val, .first_step = 1, .best_loss = INFINITY};
+    *checkpoints = (checkpoints_t){.options = options, .comm = comm, .data = *data, .first_step = 1};
     if (options->resume)
         ZERO_TRY(resume(checkpoints));
-    if (options->resume && options->checkpoint.best)
-        ZERO_TRY(find_best_loss(checkpoints));
+    ZERO_TRY(find_best(checkpoints, val));
     checkpoints->schedule =
         memory_schedule_make(options->checkpoint.memory_every, checkpoints->first_step - 1, options->checkpoint.async);
     ZERO_TRY(report_agree(comm, check_earlier_run(options, comm)));
@@ -231,8 +204,8 @@ zero_status_t checkpoints_prepare(const checkpoints_t *checkpoints, const zero_m
     if (o->checkpoint.dir[0])
         ZERO_TRY(zero_save_prepare(checkpoints->comm, o->checkpoint.dir));
     if (o->checkpoint.best) {
-        char directory[OPTIONS_MAX_PATH + 8];
-        best_directory(&o->checkpoint, directory);
+        char directory[BEST_MAX_PATH];
+        best_checkpoint_directory(o, directory);
         ZERO_TRY(zero_save_prepare(checkpoints->comm, directory));
     }
     if (o->checkpoint.memory_every == 0)
@@ -276,6 +249,7 @@ void checkpoints_report(const checkpoints_t *checkpoints)
         report("nothing will be saved: [checkpoint] dir is not set");
         return;
     }
+    best_checkpoint_report(&checkpoints->best, options);
     int64_t step = newest_step(options->checkpoint.dir), begun_at = checkpoints->first_step - 1;
     newest_step_name(step, name);
     if (step <= begun_at || step == INT64_MAX)
@@ -393,9 +367,10 @@ zero_status_t checkpoints_finish(checkpoints_t *checkpoints)
         return ZERO_OK;
     zero_status_t status = zero_save_end(checkpoints->save);
     checkpoints->save = NULL;
-    if (status == ZERO_OK && !checkpoints->saves_in_memory)
-        report("saved step %" PRId64 " in %s", checkpoints->last_saved, checkpoints->options->checkpoint.dir);
-    return status;
+    if (status != ZERO_OK || checkpoints->saves_in_memory)
+        return status;
+    report("saved step %" PRId64 " in %s", checkpoints->last_saved, checkpoints->options->checkpoint.dir);
+    return best_checkpoint_remove_other(&checkpoints->best, checkpoints->options, checkpoints->comm);
 }
 
 /* Waits for the save in progress, after `step`. */
@@ -429,29 +404,27 @@ static zero_status_t begin_due(checkpoints_t *checkpoints, zero_engine_t *engine
     return !checkpoints->options->checkpoint.async || step == last_step ? finish_after(checkpoints, step) : ZERO_OK;
 }
 
-void checkpoints_note_loss(checkpoints_t *checkpoints, double val_loss)
+void checkpoints_note_loss(checkpoints_t *checkpoints, int64_t step, double val_loss)
 {
-    if (!checkpoints->options->checkpoint.best || !(val_loss < checkpoints->best_loss))
-        return;
-    checkpoints->best_loss = val_loss;
-    checkpoints->best_is_due = true;
+    if (checkpoints->options->checkpoint.best)
+        best_checkpoint_note(&checkpoints->best, step, val_loss);
 }
 
 /* Saves the best checkpoint, and waits for it: another save may follow at once. */
 static zero_status_t save_best(checkpoints_t *checkpoints, zero_engine_t *engine, int64_t step)
 {
-    char directory[OPTIONS_MAX_PATH + 8];
-    if (!checkpoints->best_is_due)
+    char directory[BEST_MAX_PATH];
+    if (!checkpoints->best.is_due)
         return ZERO_OK;
-    best_directory(&checkpoints->options->checkpoint, directory);
+    best_checkpoint_directory(checkpoints->options, directory);
     ZERO_TRY(finish_after(checkpoints, step));
     ZERO_TRY(begin_in(checkpoints, engine, step, directory, 1, false));
     zero_status_t status = zero_save_end(checkpoints->save);
     checkpoints->save = NULL;
-    checkpoints->best_is_due = false;
+    best_checkpoint_saved(&checkpoints->best);
     if (status == ZERO_OK)
         report("saved step %" PRId64 " in %s: its validation loss, %.4f, is the lowest so far", step, directory,
-               checkpoints->best_loss);
+               checkpoints->best.loss);
     return status;
 }
 

@@ -5,6 +5,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+#include "train/best_checkpoint.h"
 #include "train/data/data_identity.h"
 #include "train/hub/model_files.h"
 #include "train/options/options.h"
@@ -13,7 +14,7 @@
 typedef struct checkpoints {
     const options_t *options;
     zero_comm_t *comm;
-    data_identity_t data, val;  /* the data that the run trains on, and those that validation losses are of */
+    data_identity_t data;       /* that the run trains on */
     zero_save_t *save;          /* in progress; NULL: none */
     bool saves_in_memory;       /* and not in checkpoint.dir */
     int64_t memory_step;        /* that the run resumed from, if it was in memory_dir; else 0 */
@@ -25,8 +26,7 @@ typedef struct checkpoints {
     int64_t sequences_before;   /* by all ranks in the steps before it */
     int64_t last_saved;         /* step; 0: none */
     memory_schedule_t schedule; /* of checkpoints in memory */
-    double best_loss;           /* on validation data, of the checkpoint in dir/best; infinite: there is none */
-    bool best_is_due;           /* the last step's is lower */
+    best_checkpoint_t best;
 } checkpoints_t;
 
 /* Where a run finds what it may resume from. */
@@ -51,9 +51,9 @@ zero_status_t checkpoints_load(checkpoints_t *checkpoints, zero_engine_t *engine
 /* Returns how many sequences all ranks together have seen after `step`. */
 int64_t checkpoints_sequences(const checkpoints_t *checkpoints, int64_t step);
 
-/* Notes the loss on validation data after the last step. With [checkpoint] best, checkpoints_after_step then saves it
- * if there was no lower one. */
-void checkpoints_note_loss(checkpoints_t *checkpoints, double val_loss);
+/* Notes the loss on validation data after `step`, the last one. With [checkpoint] best, checkpoints_after_step then
+ * saves it if there was no lower one. */
+void checkpoints_note_loss(checkpoints_t *checkpoints, int64_t step, double val_loss);
 /* Returns whether a save begins or must be whole after `step`. Then its result must be waited for at once. */
 bool checkpoints_are_due(const checkpoints_t *checkpoints, int64_t step, int64_t last_step);
 /* Begins a save if one is due, and continues one that is in progress. Called after every step that was waited for.

@@ -48,7 +48,7 @@ zero_status_t run_evaluate(run_t *run, metrics_row_t *row)
     row->n_val_sets = run->val.sets[0].name[0] ? run->val.n : 0;
     row->val_sets = run->val.losses;
     row->val_rewards = run->val.rewards;
-    checkpoints_note_loss(&run->checkpoints, loss);
+    checkpoints_note_loss(&run->checkpoints, row->step, loss);
     return ZERO_OK;
 }
 

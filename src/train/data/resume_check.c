@@ -147,36 +147,31 @@ static zero_status_t check_settings(const options_t *options, const char *path, 
 /* ---- data ---- */
 
 /* Writes the hash as text, since many JSON readers do not keep 64 bits of a number. */
-static void write_sample(const data_identity_t *data, char text[20])
-{
-    snprintf(text, 20, "%016" PRIx64, data->sample);
-}
-
 bool resume_check_add(const data_identity_t *data, json_t *object)
 {
     char sample[20];
-    write_sample(data, sample);
+    snprintf(sample, sizeof sample, "%016" PRIx64, data->sample);
     return json_object_set_new(object, "tokens", json_integer(data->n_tokens)) == 0 &&
            json_object_set_new(object, "sample", json_string(sample)) == 0;
 }
 
-bool resume_check_is_same(const data_identity_t *data, const json_t *object)
+bool resume_check_read(const json_t *object, data_identity_t *data)
 {
-    char mine[20];
     const json_t *n_tokens = json_object_get(object, "tokens");
     const char *sample = json_string_value(json_object_get(object, "sample"));
-    write_sample(data, mine);
     if (!json_is_integer(n_tokens) || !sample)
-        return true;
-    return json_integer_value(n_tokens) == data->n_tokens && strcmp(sample, mine) == 0;
+        return false;
+    *data = (data_identity_t){.n_tokens = json_integer_value(n_tokens), .sample = strtoull(sample, NULL, 16)};
+    return true;
 }
 
 static zero_status_t check_data(const options_t *options, const char *path, const json_t *saved,
                                 const data_identity_t *data, changes_t *changes)
 {
-    const int64_t before = json_integer_value(json_object_get(saved, "tokens"));
-    if (resume_check_is_same(data, saved))
+    data_identity_t then;
+    if (!resume_check_read(saved, &then) || (then.n_tokens == data->n_tokens && then.sample == data->sample))
         return ZERO_OK;
+    const int64_t before = then.n_tokens;
     const char *likeness = before == data->n_tokens ? ", but other ones" : "";
     if (!options->force)
         return report_error(ZERO_ERROR_USAGE,

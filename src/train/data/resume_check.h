@@ -17,7 +17,7 @@ zero_status_t resume_check(const options_t *options, const char *path, const jso
 
 /* Adds to an object of state.json which data it is about: to "data" what resume_check reads there. */
 bool resume_check_add(const data_identity_t *data, json_t *object);
-/* Returns whether it is about these; also if an older version did not say. */
-bool resume_check_is_same(const data_identity_t *data, const json_t *object);
+/* Reads what that has added. Returns false if an older version has not. */
+bool resume_check_read(const json_t *object, data_identity_t *data);
 
 #endif
