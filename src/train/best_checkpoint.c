@@ -83,8 +83,8 @@ static void find(const options_t *options, const json_t *state, best_checkpoint_
         best->to_beat = mine.loss;
     else
         report("resume: the lowest val_loss so far, %.4f of step %" PRId64
-               ", is of other validation data, or of another share of them: the first of this run replaces it",
-               mine.loss, mine.step);
+               ", is of other validation data, or of another share of them%s: the first of this run replaces it",
+               mine.loss, mine.step, options->train.objective == OBJECTIVE_DPO ? ", or of another dpo_beta" : "");
 }
 
 zero_status_t best_checkpoint_find(const options_t *options, zero_comm_t *comm, const json_t *state,

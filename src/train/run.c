@@ -148,17 +148,22 @@ static zero_status_t choose_steps(run_t *run, options_t *o)
     return ZERO_OK;
 }
 
-/* Compares the validation data, and finds the identity of all that a validation loss is measured on. */
+/* Compares the validation data, and finds the identity of all that a validation loss is measured on. A loss of pairs
+ * depends on dpo_beta, too. */
 static zero_status_t compare_val(run_t *run, data_identity_t *all)
 {
     const data_options_t *o = &run->session.options->data;
+    const train_options_t *train = &run->session.options->train;
+    int64_t beta;
+    memcpy(&beta, &train->dpo_beta, sizeof beta);
     *all = (data_identity_t){0};
     for (int i = 0; i < run->val.n; i++) {
-        const int64_t read_as[] = {run->val.held_out[i].n_sequences, o->val_packing[i], o->long_documents,
-                                   o->documents};
+        const int64_t read_as[] = {run->val.held_out[i].n_sequences, o->val_packing[i], o->long_documents, o->documents,
+                                   beta};
+        const size_t n_numbers = sizeof read_as / sizeof read_as[0] - (train->objective == OBJECTIVE_DPO ? 0 : 1);
         data_identity_t set;
         ZERO_TRY(compare_data(run, "val", run->val.sets[i].paths, run->val.held_out[i].data, &set));
-        data_identity_add(all, &set, read_as, sizeof read_as / sizeof read_as[0]);
+        data_identity_add(all, &set, read_as, n_numbers);
     }
     return ZERO_OK;
 }

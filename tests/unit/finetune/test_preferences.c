@@ -208,6 +208,23 @@ START_TEST(a_run_stopped_and_resumed_equals_one_never_stopped)
 }
 END_TEST
 
+/* A loss is about log 2 before anything is learned, whatever beta is, and falls by about beta times the margin: with a
+ * smaller beta the same model has a larger loss. */
+START_TEST(losses_of_another_beta_are_not_compared)
+{
+    support_output_t output;
+    expect_shell("rm -rf ck; $Z --set checkpoint.dir=ck --set checkpoint.best=true --set train.lr=3e-2 --steps 3 "
+                 "gpt2.ini && readlink ck/best/latest | grep 3");
+    const int code = shell(&output, "$Z --set checkpoint.dir=ck --set checkpoint.best=true --set train.lr=0 --set "
+                                    "train.dpo_beta=0.01 --resume gpt2.ini && readlink ck/best/latest | grep 6");
+    ck_assert_msg(code == 0 && support_count(output.err, "or of another dpo_beta: the first of this run replaces it"),
+                  "%s", output.err);
+    support_output_free(&output);
+    expect_shell("$Z --set checkpoint.dir=ck --set checkpoint.best=true --set train.dpo_beta=0.01 --set train.lr=0 "
+                 "--set train.steps=9 --resume gpt2.ini 2>log && ! grep best log && readlink ck/best/latest | grep 6");
+}
+END_TEST
+
 START_TEST(answers_that_are_preferred_become_likelier)
 {
     support_output_t output;
@@ -274,6 +291,7 @@ static Suite *suite(void)
     tcase_add_test(c, what_fills_the_last_batch_has_no_pairs);
     tcase_add_test(c, pairs_that_are_cut_off_before_their_answers_are_as_if_they_were_not_there);
     tcase_add_loop_test(c, a_run_stopped_and_resumed_equals_one_never_stopped, 0, N_MODELS);
+    tcase_add_test(c, losses_of_another_beta_are_not_compared);
     tcase_add_test(c, answers_that_are_preferred_become_likelier);
     tcase_add_loop_test(c, memory_is_as_planned, 0, N_MODELS);
     tcase_add_test(c, what_is_no_pair_is_refused_by_name);
