@@ -109,16 +109,18 @@ static void print_traffic(const plan_report_t *report)
 
 /* ---- other than the device's memory ---- */
 
+/* Of the checkpoints in dir and dir/best one is written at a time. */
 static void print_disk(const plan_report_t *report)
 {
     const options_t *o = report->options;
     fit_unit_t unit = fit_unit_of(report->checkpoint_bytes);
-    double one = (double)report->checkpoint_bytes / unit.bytes;
+    const double one = (double)report->checkpoint_bytes / unit.bytes;
+    const double most = one * (double)(o->checkpoint.keep + (o->checkpoint.best ? 1 : 0) + 1);
     if (!o->checkpoint.dir[0])
         printf("\ndisk: none, since [checkpoint] dir is not set; a checkpoint would take %.2f %s\n", one, unit.name);
     else
-        printf("\ndisk: %.2f %s a checkpoint; %lld kept, and one while it is written: %.2f %s\n", one, unit.name,
-               (long long)o->checkpoint.keep, one * (double)(o->checkpoint.keep + 1), unit.name);
+        printf("\ndisk: %.2f %s a checkpoint; %lld kept%s, and one while it is written: %.2f %s\n", one, unit.name,
+               (long long)o->checkpoint.keep, o->checkpoint.best ? " and the best" : "", most, unit.name);
 }
 
 /* Prints how much of a host's memory its ranks use together, not counting what they use as devices. */
@@ -240,14 +242,15 @@ zero_status_t plan_print_json(const plan_report_t *report)
     json_t *room = report->room == PLAN_ROOM_UNKNOWN ? json_null() : json_integer((json_int_t)report->room);
     json_t *set = o->zero.stage == STAGE_AUTO ? json_null() : json_integer(o->zero.stage);
     const char *grads = o->zero.offload_grads == ZERO_OFFLOAD_GRADS_HOST ? "host" : "device";
-    json_t *all = json_pack(
-        "{s:i, s:i, s:I, s:I, s:s, s:s, s:o, s:s, s:o, s:o, s:I, s:o, s:{s:I, s:I, s:I}}", "ranks", report->ranks.n,
-        "hosts", report->ranks.n_hosts, "sequence_ranks", (json_int_t)options_sequence_ranks(&o->train), "parameters",
-        (json_int_t)report->n_params, "precision", zero_dtype_name((zero_dtype_t)o->train.precision), "device",
-        on_gpus ? "gpu" : "cpu", "stage", set, "offload_grads", grads, "chosen", choice_json(report), "available", room,
-        "beside_the_plan", on_gpus ? (json_int_t)FIT_CUDA_BYTES : (json_int_t)0, "stages", stages, "checkpoint",
-        "bytes", (json_int_t)report->checkpoint_bytes, "keep", (json_int_t)o->checkpoint.keep, "copy_of_each_rank",
-        (json_int_t)plan_save_copy_bytes(report));
+    json_t *all =
+        json_pack("{s:i, s:i, s:I, s:I, s:s, s:s, s:o, s:s, s:o, s:o, s:I, s:o, s:{s:I, s:I, s:b, s:I}}", "ranks",
+                  report->ranks.n, "hosts", report->ranks.n_hosts, "sequence_ranks",
+                  (json_int_t)options_sequence_ranks(&o->train), "parameters", (json_int_t)report->n_params,
+                  "precision", zero_dtype_name((zero_dtype_t)o->train.precision), "device", on_gpus ? "gpu" : "cpu",
+                  "stage", set, "offload_grads", grads, "chosen", choice_json(report), "available", room,
+                  "beside_the_plan", on_gpus ? (json_int_t)FIT_CUDA_BYTES : (json_int_t)0, "stages", stages,
+                  "checkpoint", "bytes", (json_int_t)report->checkpoint_bytes, "keep", (json_int_t)o->checkpoint.keep,
+                  "best", (int)o->checkpoint.best, "copy_of_each_rank", (json_int_t)plan_save_copy_bytes(report));
     int failed = all ? json_dumpf(all, stdout, JSON_INDENT(1)) : -1;
     json_decref(all);
     if (failed)

@@ -193,6 +193,38 @@ START_TEST(checkpoints_take_the_disk_that_is_planned)
 }
 END_TEST
 
+/* As many checkpoints are there in the end as are kept, with the best one or without; while another is written there
+ * is one more. */
+START_TEST(the_best_checkpoint_is_planned_on_the_disk)
+{
+    support_output_t output;
+    char arguments[200], pattern[512], line[128];
+    for (int best = 0; best <= 1; best++) {
+        snprintf(arguments, sizeof arguments,
+                 "--overwrite --set checkpoint.dir=best%d --set checkpoint.best=%s --set data.val=text.txt "
+                 "--set checkpoint.every=1 --set train.steps=4",
+                 best, best ? "true" : "false");
+        glob_t found;
+        ck_assert_int_eq(run(&output, 1, arguments), 0);
+        support_output_free(&output);
+        snprintf(pattern, sizeof pattern, "%s/best%d/{,best/}step-*", scratch, best);
+        ck_assert_int_eq(glob(pattern, GLOB_BRACE, NULL, &found), 0);
+        ck_assert_uint_eq(found.gl_pathc, best ? 3 : 2);
+        snprintf(arguments + strlen(arguments), sizeof arguments - strlen(arguments), " --plan --json");
+        json_t *plan = plan_json(1, arguments), *checkpoint = json_object_get(plan, "checkpoint");
+        ck_assert(json_boolean_value(json_object_get(checkpoint, "best")) == best);
+        arguments[strlen(arguments) - strlen(" --json")] = 0;
+        ck_assert_int_eq(run(&output, 1, arguments), 0);
+        snprintf(line, sizeof line, "; 2 kept%s, and one while it is written: %.2f MiB\n", best ? " and the best" : "",
+                 number(checkpoint, "bytes") * (double)(found.gl_pathc + 1) / 0x1p20);
+        ck_assert_msg(strstr(output.out, line) != NULL, "no '%s' in\n%s", line, output.out);
+        support_output_free(&output);
+        json_decref(plan);
+        globfree(&found);
+    }
+}
+END_TEST
+
 /* What stage 0 does not have is planned for the others, as runs hold it, and refused of stage 0 itself. */
 START_TEST(settings_that_stage_0_lacks_are_planned_for_the_others)
 {
@@ -331,6 +363,7 @@ static Suite *suite(void)
     tcase_add_loop_test(c, table_people_and_json_say_the_same, 0, 2);
     tcase_add_test(c, what_the_plan_says_fits_runs);
     tcase_add_test(c, checkpoints_take_the_disk_that_is_planned);
+    tcase_add_test(c, the_best_checkpoint_is_planned_on_the_disk);
     tcase_add_loop_test(c, settings_that_stage_0_lacks_are_planned_for_the_others, 0, 2);
     suite_add_tcase(s, c);
     c = tcase_create("auto");
