@@ -3,7 +3,8 @@
  *     "config": {"model": {"arch": "gpt2", ...}, ...}    the effective configuration, with values as in an ini file
  *     "data": {"sequences": 240, "tokens": 9000, ...}    the position in the order of the data, and their identity
  *     "seed": 1                                          of the initial weights and of that order
- *     "base": {"init": "DIR", "sample": "..."}           of adapters: the model that they belong to
+ *     "base": {"init": "DIR", "sample": "..."}           of adapters: the model that they belong to,
+ *                                                        or "random" and its seed
  *
  * and which checkpoint is the best (best_checkpoint.c).
  */
@@ -19,6 +20,7 @@
 #include <unistd.h>
 
 #include "train/data/resume_check.h"
+#include "train/hub/adapter_base.h"
 #include "train/hub/adapter_config.h"
 #include "train/hub/ends_of_text.h"
 #include "train/hub/hf_config.h"
@@ -31,15 +33,11 @@
 
 /* ---- writing state.json ---- */
 
-/* Adds which model the adapters belong to, if that is known. */
+/* Adds which model the adapters belong to. */
 static bool add_base(const checkpoints_t *checkpoints, json_t *state)
 {
-    char sample[20];
-    if (checkpoints->base_sample == 0)
-        return true;
-    snprintf(sample, sizeof sample, "%016" PRIx64, checkpoints->base_sample);
-    return json_object_set_new(
-               state, "base", json_pack("{s:s, s:s}", "init", checkpoints->options->model.init, "sample", sample)) == 0;
+    const options_t *o = checkpoints->options;
+    return o->lora.rank == 0 || json_object_set_new(state, "base", adapter_base_json(o, checkpoints->base_sample)) == 0;
 }
 
 /* Returns what is added to state.json after `step`, for free(). NULL: no memory. */
@@ -73,10 +71,10 @@ static zero_status_t take_state(checkpoints_t *checkpoints)
                               path);
     else
         checkpoints->sequences_before = json_integer_value(sequences);
+    if (status == ZERO_OK && checkpoints->options->lora.rank > 0)
+        status = adapter_check_base(path, checkpoints->options);
     if (status == ZERO_OK)
         status = resume_check(checkpoints->options, path, state, &checkpoints->data);
-    if (status == ZERO_OK && checkpoints->options->lora.rank > 0)
-        status = adapter_check_base(path, checkpoints->options->model.init);
     json_decref(state);
     return status;
 }

@@ -9,9 +9,9 @@
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
-#include <xxhash.h>
 
 #include "base/json_build.h"
+#include "train/hub/adapter_base.h"
 #include "train/hub/hf_config.h"
 #include "train/hub/tensor_file.h"
 #include "train/options/input_file.h"
@@ -80,7 +80,11 @@ static zero_status_t split(options_t *o)
     else if (!is_random(o->lora.init))
         status = report_error(ZERO_ERROR_USAGE, "'%s' is an adapter, and so is --adapter '%s': name a model with it",
                               o->model.init, o->lora.init);
-    else if (!base || !base[0] || strlen(base) >= sizeof o->model.init || is_random(base))
+    else if (base && is_random(base))
+        status =
+            report_error(ZERO_ERROR_USAGE,
+                         "'%s': this is an adapter of a random model ([model] init), which only training makes", path);
+    else if (!base || !base[0] || strlen(base) >= sizeof o->model.init)
         status = report_error(ZERO_ERROR_USAGE,
                               "'%s' does not say which model it is an adapter of: name the model, and --adapter %s",
                               path, o->model.init);
@@ -336,7 +340,7 @@ static zero_status_t apply(adapter_t *a)
     ZERO_TRY(take_numbers(a));
     ZERO_TRY(take_targets(a));
     report_dropout(a);
-    return adapter_check_base(a->options->lora.init, a->options->model.init);
+    return adapter_check_base(a->options->lora.init, a->options);
 }
 
 zero_status_t adapter_config_apply(options_t *options)
@@ -385,73 +389,4 @@ char *adapter_config_text(const options_t *options)
     char *text = json ? json_dumps(json, JSON_SORT_KEYS | JSON_INDENT(2)) : NULL;
     json_decref(json);
     return text;
-}
-
-/* ---- which model an adapter belongs to ---- */
-
-#define SAMPLE_BYTES 256
-
-/* Adds a tensor's number: sums do not depend on which file has it. */
-static zero_status_t add_tensor(const tensor_file_t *file, const file_tensor_t *tensor, uint64_t *sample)
-{
-    unsigned char bytes[SAMPLE_BYTES];
-    const size_t n = tensor->n_bytes < SAMPLE_BYTES ? (size_t)tensor->n_bytes : SAMPLE_BYTES;
-    uint64_t hash = XXH3_64bits(tensor->name, strlen(tensor->name));
-    hash = XXH3_64bits_withSeed(tensor->shape, sizeof tensor->shape, hash);
-    ZERO_TRY(tensor_file_read(file, tensor->first + (tensor->n_bytes - n) / 2, bytes, n));
-    *sample += XXH3_64bits_withSeed(bytes, n, hash);
-    return ZERO_OK;
-}
-
-static zero_status_t add_file(const char *directory, const char *name, uint64_t *sample)
-{
-    char path[OPTIONS_MAX_PATH + 512];
-    tensor_file_t file = {0};
-    snprintf(path, sizeof path, "%s/%s", directory, name);
-    ZERO_TRY(tensor_file_open(path, &file));
-    zero_status_t status = ZERO_OK;
-    for (size_t i = 0; i < file.n_tensors && status == ZERO_OK; i++)
-        status = add_tensor(&file, &file.tensors[i], sample);
-    tensor_file_close(&file);
-    return status;
-}
-
-zero_status_t adapter_base_sample(const char *directory, uint64_t *sample)
-{
-    model_weight_files_t files;
-    uint64_t sum = 0;
-    ZERO_TRY(model_weight_files(directory, &files));
-    zero_status_t status = ZERO_OK;
-    for (size_t i = 0; i < files.n_files && status == ZERO_OK; i++)
-        status = add_file(directory, files.names[i], &sum);
-    model_weight_files_free(&files);
-    if (status == ZERO_OK)
-        *sample = sum;
-    return status;
-}
-
-zero_status_t adapter_check_base(const char *adapter, const char *base)
-{
-    char path[OPTIONS_MAX_PATH + 64], mine[20];
-    uint64_t sample;
-    json_t *state = NULL;
-    if (!has_file(adapter, "state.json"))
-        return ZERO_OK;
-    path_in(adapter, "state.json", path);
-    ZERO_TRY(read_json(path, &state));
-    const json_t *saved = json_object_get(state, "base");
-    const char *theirs = json_string_value(json_object_get(saved, "sample"));
-    zero_status_t status = !theirs || is_random(base) ? ZERO_OK : adapter_base_sample(base, &sample);
-    if (status == ZERO_OK && theirs && !is_random(base)) {
-        snprintf(mine, sizeof mine, "%016" PRIx64, sample);
-        if (strcmp(mine, theirs) != 0) {
-            const char *name = json_string_value(json_object_get(saved, "init"));
-            status = report_error(ZERO_ERROR_USAGE,
-                                  "the model '%s' and the adapter '%s' do not belong together: it was trained on other "
-                                  "weights, those of '%s'",
-                                  base, adapter, name ? name : "?");
-        }
-    }
-    json_decref(state);
-    return status;
 }

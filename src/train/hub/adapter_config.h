@@ -22,12 +22,4 @@ const char *adapter_texts_directory(const options_t *options);
 /* Returns the text of adapter_config.json for this run's adapters, for free(); NULL: there is no memory. */
 char *adapter_config_text(const options_t *options);
 
-/* ---- which model an adapter belongs to ---- */
-
-/* Returns a number that tells models apart, of names, shapes and some of the bytes of all tensors in a directory. */
-zero_status_t adapter_base_sample(const char *directory, uint64_t *sample);
-/* Refuses an adapter of a run of zerotrain's that was trained on another model than that in `base`, by name: a
- * checkpoint's state.json says which. Other adapters do not say it. */
-zero_status_t adapter_check_base(const char *adapter, const char *base);
-
 #endif

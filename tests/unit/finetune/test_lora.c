@@ -273,7 +273,25 @@ static const refusal_t REFUSALS[] = {
     {"$Z --set lora.init=ck --set lora.targets=c_fc gpt2.ini", {"[lora] targets = mlp.c_fc", "has all-linear"}},
     {"$Z --set model.init=ck gpt2.ini", {"'ck/latest' is an adapter of", "[lora] init", "zerotrain merge"}},
     {"$Z --set lora.init=other --set model.init=gpt2 gpt2.ini",
-     {"'other/latest'", "do not belong together", "'gpt2-2/latest'"}},
+     {"'other/latest'", "do not belong together", "gpt2-2/step-00000001': give that as [model] init"}},
+    {"$Z evaluate --resume gpt2 --adapter other gpt2.ini",
+     {"'gpt2/latest' and the adapter 'other/latest'", "gpt2-2/step-00000001': name that model"}},
+    {"$Z --set lora.init=of-moved --set model.init=moved gpt2.ini",
+     {"'of-moved/latest'", "moved/step-00000002', which had them then"}},
+    {"rm -r moved && $Z --set lora.init=of-moved --set model.init=gpt2-2 gpt2.ini",
+     {"moved/step-00000002', which is not here"}},
+    {"$Z --resume rand --set model.init=gpt2 random.ini",
+     {"'gpt2/latest' and the adapter 'rand/step-00000008'", "random model of [train] seed = 1: leave [model] init"}},
+    {"$Z --resume ck random.ini",
+     {"[model] init = random", "'ck/step-00000008' was trained on the weights of",
+      "gpt2/step-00000002': give that as [model] init"}},
+    {"$Z --resume rand --force --set train.seed=5 random.ini",
+     {"[train] seed = 5", "'rand/step-00000008' was trained on the random model of seed = 1"}},
+    {"$Z --set lora.init=rand/latest --set train.seed=5 random.ini",
+     {"[train] seed = 5", "'rand/latest' was trained on the random model of seed = 1"}},
+    {"$Z evaluate --resume gpt2 --adapter rand/latest gpt2.ini",
+     {"do not belong together", "random model of [train] seed = 1, which only training makes"}},
+    {"$Z generate --prompt a rand", {"'rand/latest/adapter_config.json'", "an adapter of a random model"}},
     {"$Z merge gpt2 odd-pissa out",
      {"odd-pissa/adapter_config.json", "init_lora_weights is \"pissa\"", "need one of [true"}},
     {"$Z --set lora.init=odd-alora gpt2.ini",
@@ -305,6 +323,12 @@ START_TEST(what_does_not_belong_together_is_refused_by_name)
     expect_shell("sed '/^rank/d; /^alpha/d; s/^steps.*/steps = 1/' gpt2.ini >full.ini && "
                  "$Z --set checkpoint.dir=gpt2-2 full.ini && "
                  "$Z --set checkpoint.dir=other --set model.init=gpt2-2 gpt2.ini");
+    expect_shell("rm -rf moved of-moved rand; cp -r gpt2 moved && "
+                 "$Z --set model.init=moved --set checkpoint.dir=of-moved gpt2.ini && rm -r moved/step-00000002 && "
+                 "cp -r gpt2-2/step-00000001 moved/step-00000002");
+    expect_shell("sed 's/^init = .*/layers = 3\\ndim = 36\\nheads = 3\\nvocab_size = 259/' gpt2.ini >random.ini && "
+                 "$Z --set checkpoint.dir=rand --set train.steps=7 random.ini && "
+                 "$Z --set checkpoint.dir=rand --resume random.ini");
     expect_shell(
         "for kind in pissa alora rs wide nan texts bin; do rm -rf odd-$kind; cp -rL ck/latest odd-$kind; done; echo no "
         ">odd-texts/tokenizer.json; "
