@@ -6,6 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "train/options/lora_targets.h"
 #include "train/options/options_table.h"
 #include "train/report/report.h"
 
@@ -104,6 +105,21 @@ static const char *way_out(const options_t *options, const option_row_t *row)
     return strcmp(row->section, "model") == 0 ? "model" : "one, or give it as [model] init";
 }
 
+/* Returns whether two texts mean the same targets, in any order and by any of their names. The saved one may be of a
+ * family that this run's model is not of. */
+static bool is_same_targets(const options_t *options, const char *saved)
+{
+    uint32_t targets = 0;
+    return lora_targets_find(options->model.arch, saved, &targets) && targets == options->lora.target_set;
+}
+
+static bool is_same(const options_t *options, const option_row_t *row, const char *saved, const char *mine)
+{
+    if (strcmp(saved, mine) == 0)
+        return true;
+    return strcmp(row->section, "lora") == 0 && strcmp(row->key, "targets") == 0 && is_same_targets(options, saved);
+}
+
 static zero_status_t check_setting(const options_t *options, const char *path, const option_row_t *row,
                                    const char *saved, changes_t *changes)
 {
@@ -117,7 +133,7 @@ static zero_status_t check_setting(const options_t *options, const char *path, c
     const bool is_packed = options->data.packing == PACKING_FIT || options->data.packing == PACKING_PAD;
     if (!saved && is_packed && strcmp(row->section, "data") == 0 && strcmp(row->key, "packing") == 0)
         saved = "cut"; /* by a version that had no other */
-    if (!saved || strcmp(saved, mine) == 0 || change == CHANGE_FREE)
+    if (!saved || change == CHANGE_FREE || is_same(options, row, saved, mine))
         return ZERO_OK;
     if (change == CHANGE_REFUSED)
         return report_error(ZERO_ERROR_USAGE,

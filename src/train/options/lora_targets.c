@@ -67,26 +67,39 @@ static void list_words(int arch, char *text, size_t n_bytes)
                  rows[i].word ? rows[i].word : rows[i].module);
 }
 
-zero_status_t lora_targets_parse(int arch, const char *text, uint32_t *targets)
+/* Reads targets until the end or a word that means none. Returns where it ended. */
+static const char *read_targets(int arch, const char *text, uint32_t *targets)
 {
-    char words[128];
     int n;
     *targets = 0;
     lora_targets(arch, &n);
     if (strcmp(text, LORA_ALL_LINEAR) == 0) {
         *targets = (UINT32_C(1) << n) - 1;
-        return ZERO_OK;
+        return text + strlen(text);
     }
+    const char *word = text + strspn(text, ", ");
+    while (*word && lora_targets_add(arch, word, strcspn(word, ", "), targets)) {
+        word += strcspn(word, ", ");
+        word += strspn(word, ", ");
+    }
+    return word;
+}
+
+bool lora_targets_find(int arch, const char *text, uint32_t *targets)
+{
+    return !*read_targets(arch, text, targets) && *targets != 0;
+}
+
+zero_status_t lora_targets_parse(int arch, const char *text, uint32_t *targets)
+{
+    char words[128];
+    const char *word = read_targets(arch, text, targets);
+    const size_t n_bytes = strcspn(word, ", ");
     list_words(arch, words, sizeof words);
-    for (const char *word = text + strspn(text, ", "); *word; word += strspn(word, ", ")) {
-        const size_t n_bytes = strcspn(word, ", ");
-        if (!lora_targets_add(arch, word, n_bytes, targets))
-            return report_error(ZERO_ERROR_USAGE,
-                                "[lora] targets: a block of this model has no matrix '%.*s': it has %s; or take "
-                                "all-linear",
-                                (int)(n_bytes < 60 ? n_bytes : 60), word, words);
-        word += n_bytes;
-    }
+    if (*word)
+        return report_error(ZERO_ERROR_USAGE,
+                            "[lora] targets: a block of this model has no matrix '%.*s': it has %s; or take all-linear",
+                            (int)(n_bytes < 60 ? n_bytes : 60), word, words);
     return *targets ? ZERO_OK
                     : report_error(ZERO_ERROR_USAGE,
                                    "[lora] targets: no matrix is named: name some of %s, or take "

@@ -25,6 +25,8 @@ void lora_block_prefix(int arch, int64_t layer, char *text, size_t n_bytes);
 bool lora_targets_add(int arch, const char *word, size_t n_bytes, uint32_t *targets);
 /* Reads [lora] targets. ZERO_ERROR_USAGE names a word that means none. */
 zero_status_t lora_targets_parse(int arch, const char *text, uint32_t *targets);
+/* The same without a message. Returns whether each word means some. */
+bool lora_targets_find(int arch, const char *text, uint32_t *targets);
 
 /* Checks [lora] and derives what is not set. */
 zero_status_t options_resolve_lora(options_t *options);

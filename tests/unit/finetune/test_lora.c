@@ -146,6 +146,25 @@ START_TEST(a_run_stopped_and_resumed_equals_one_never_stopped)
 }
 END_TEST
 
+/* Saved as one text, resumed as another. all-linear is all seven. */
+START_TEST(targets_are_the_same_in_any_words)
+{
+    static const char *const same[][2] = {{"q,k", "k,q"},
+                                          {"q,k", "q_proj,k_proj"},
+                                          {"self_attn.q_proj,k", "q, k"},
+                                          {"all-linear", "down,up,gate,o,v,k,q"},
+                                          {"q,k,v,o,gate,up,down", "all-linear"}};
+    for (size_t i = 0; i < sizeof same / sizeof same[0]; i++)
+        expect_shell("rm -rf ck; $Z --set checkpoint.dir=ck --set 'lora.targets=%s' --steps 2 qwen3.ini && "
+                     "$Z --set checkpoint.dir=ck --set 'lora.targets=%s' --resume --steps 3 qwen3.ini 2>log && "
+                     "! grep 'resume:' log",
+                     same[i][0], same[i][1]);
+    expect_refusals((const refusal_t[]){{"$Z --set checkpoint.dir=ck --resume --set lora.targets=q,k qwen3.ini",
+                                         {"[lora] targets = q,k", "was made with all-linear"}}},
+                    1);
+}
+END_TEST
+
 static double evaluate(const char *model, const char *options)
 {
     support_output_t output;
@@ -355,6 +374,7 @@ static Suite *suite(void)
     tcase_add_test(c, fp8_products_change_no_bit_over_stages_and_recomputation);
     tcase_add_loop_test(c, a_base_in_fp8_has_the_same_bits_at_every_stage, 0, N_MODELS);
     tcase_add_loop_test(c, a_run_stopped_and_resumed_equals_one_never_stopped, 0, N_MODELS);
+    tcase_add_test(c, targets_are_the_same_in_any_words);
     tcase_add_loop_test(c, a_merged_model_is_the_model_with_its_adapter, 0, N_MODELS);
     tcase_add_test(c, an_adapter_may_be_of_some_layers);
     tcase_add_test(c, adapters_begin_as_a_directory_has_them);
