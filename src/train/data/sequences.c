@@ -28,12 +28,18 @@ static zero_status_t divide(sequences_t *sequences)
     sequences->n = sequences->packing.n_sequences;
     if (sequences->n > 0)
         return ZERO_OK;
-    return report_error(ZERO_ERROR_FORMAT, "data: no %s of '%s'%s can be packed: they are of one token, or %s",
+    char too_long[160] = "";
+    if (sequences->packing.n_cut_off > 0)
+        snprintf(too_long, sizeof too_long, ", or so long that an answer is cut off whole: raise [model] seq_len");
+    else if (sequences->packing.n_long > 0)
+        snprintf(too_long, sizeof too_long,
+                 ", or are longer than [model] seq_len + %d and dropped: raise seq_len, or set [data] long_documents = "
+                 "truncate",
+                 spec->pairs ? 2 : 1);
+    return report_error(ZERO_ERROR_FORMAT, "data: no %s of '%s'%s can be packed: they %s of one token%s",
                         spec->pairs ? "pair" : "document", sequences->files.at[0].path,
                         sequences->files.n > 1 ? " and the rest of its list" : "",
-                        sequences->packing.n_cut_off > 0
-                            ? "so long that an answer is cut off whole: raise [model] seq_len"
-                            : "longer than [model] seq_len + 1 and dropped");
+                        spec->pairs ? "have an answer and prompt" : "are", too_long);
 }
 
 /* Sets which positions of a sequence are this rank's. */

@@ -78,8 +78,9 @@ static zero_status_t split(options_t *o)
                          "init, or make one model of both by zerotrain merge",
                          o->model.init, base ? base : "(no name)");
     else if (!is_random(o->lora.init))
-        status = report_error(ZERO_ERROR_USAGE, "'%s' is an adapter, and so is --adapter '%s': name a model with it",
-                              o->model.init, o->lora.init);
+        status = report_error(ZERO_ERROR_USAGE, "'%s' is an adapter: name %s", o->model.init,
+                              o->command == COMMAND_MERGE ? "its model first: zerotrain merge BASE ADAPTER OUT"
+                                                          : "the model that --adapter belongs to");
     else if (base && is_random(base))
         status =
             report_error(ZERO_ERROR_USAGE,

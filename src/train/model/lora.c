@@ -18,7 +18,8 @@
 #include "train/options/lora_targets.h"
 #include "train/report/report.h"
 
-#define MAX_PARTS 3 /* q, k and v */
+#define MAX_PARTS 3     /* q, k and v */
+#define BLOCK8_ELEMS 64 /* that have one scale in adamw8bit's moments */
 
 /* A matrix with an adapter: columns first .. first + width of what its layer computes. */
 typedef struct part {
@@ -94,6 +95,27 @@ static void find_groups(const model_t *model, group_t groups[ARCH_N_MATRICES])
         }
 }
 
+/* Refuses matrices A that lie one behind the other and would share a block of adamw8bit's moments. */
+static zero_status_t check_blocks(const model_t *model)
+{
+    const options_t *o = model->options;
+    if (o->train.optimizer != ZERO_OPTIMIZER_ADAMW8BIT || options_are_forward_only(o))
+        return ZERO_OK;
+    for (arch_matrix_t m = 0; m < ARCH_N_MATRICES; m++) {
+        const size_t n_in = arch_extents(model, m).n_in;
+        size_t multiple = 1; /* of which ranks are: n_in * multiple are whole blocks */
+        while (n_in * multiple % BLOCK8_ELEMS != 0)
+            multiple *= 2;
+        if (model->lora->groups[m].n_parts > 1 && model->lora->rank % multiple != 0)
+            return report_error(ZERO_ERROR_USAGE,
+                                "[train] optimizer = adamw8bit: [lora] rank = %zu: a matrix A of rank * %zu elements "
+                                "would share a scale with the next one, since that is no multiple of %d: take a rank "
+                                "that is a multiple of %zu, or optimizer = adamw",
+                                model->lora->rank, n_in, BLOCK8_ELEMS, multiple);
+    }
+    return ZERO_OK;
+}
+
 zero_status_t lora_create(model_t *model)
 {
     const lora_options_t *o = &model->options->lora;
@@ -106,7 +128,7 @@ zero_status_t lora_create(model_t *model)
     model->lora->rank = (size_t)o->rank;
     model->lora->scale = (float)options_lora_scale(o);
     find_groups(model, model->lora->groups);
-    return ZERO_OK;
+    return check_blocks(model);
 }
 
 void lora_destroy(model_t *model)

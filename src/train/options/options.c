@@ -119,9 +119,6 @@ zero_status_t options_check_device(const options_t *options)
     if (on_gpu && options->zero.offload != OFFLOAD_NONE && options->zero.stage == 0 && !options->plan)
         return report_error(ZERO_ERROR_USAGE, "[zero] offload = optimizer: stage 0 cannot, since every rank holds "
                                               "all state: use stage 1, 2 or 3");
-    if (options->train.optimizer == ZERO_OPTIMIZER_MUON && options->zero.offload != OFFLOAD_NONE)
-        return report_error(ZERO_ERROR_USAGE,
-                            "[train] optimizer = muon cannot be offloaded: use [zero] offload = none");
     if (!on_gpu && options->zero.comm == ZERO_COMM_NCCL)
         return report_error(ZERO_ERROR_USAGE,
                             "[zero] comm = nccl: NCCL is for GPUs, and this run is on the CPU: use auto "

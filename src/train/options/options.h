@@ -276,6 +276,9 @@ zero_status_t options_resolve(options_t *options, int world_size);
 /* Checks [train] steps against what depends on it. options_resolve does, unless epochs sets it later. */
 zero_status_t options_check_steps(const options_t *options);
 
+/* Checks what an update of parameters cannot do with other settings, as a part of options_resolve. */
+zero_status_t options_check_update(const options_t *options);
+
 /* Checks what depends on the device, once device.type is resolved. */
 zero_status_t options_check_device(const options_t *options);
 

@@ -143,8 +143,10 @@ static zero_status_t check_sequence_ranks(const options_t *o, int64_t world_size
     if (world_size % n_ranks != 0)
         return report_error(ZERO_ERROR_USAGE,
                             "[train] sequence_ranks: %" PRId64 " ranks to a sequence do not divide the %" PRId64
-                            " ranks",
-                            n_ranks, world_size);
+                            " rank%s%s",
+                            n_ranks, world_size, world_size == 1 ? "" : "s",
+                            options_are_forward_only(o) ? ": --set train.sequence_ranks=1 evaluates on any number"
+                                                        : ": start a multiple, or let fewer share one");
     if (n_ranks > OPTIONS_MAX_SEQUENCE_RANKS)
         return report_error(ZERO_ERROR_USAGE,
                             "[train] sequence_ranks: auto needs %" PRId64 " ranks to a sequence, and at most %d can "
@@ -468,6 +470,7 @@ zero_status_t options_resolve(options_t *options, int world_size)
     ZERO_TRY(check_objective(&resolved));
     ZERO_TRY(check_fp8(&resolved));
     ZERO_TRY(resolve_offload(&resolved));
+    ZERO_TRY(options_check_update(&resolved));
     ZERO_TRY(resolve_schedule(&resolved));
     ZERO_TRY(check_groups(&resolved, world_size));
     ZERO_TRY(check_hosts(&resolved, world_size));

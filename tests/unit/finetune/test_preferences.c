@@ -266,6 +266,8 @@ static const refusal_t REFUSALS[] = {
     {"$Z --set data.train=cut.tokens gpt2.ini", {"no pair of 'cut.tokens'", "cut off whole", "raise [model] seq_len"}},
     {"$Z --set data.packing=cut gpt2.ini", {"packing = cut", "pairs of answers apart"}},
     {"$Z --set data.documents=join gpt2.ini", {"documents = join", "pairs of answers apart"}},
+    {"$Z --set model.seq_len=2 --set data.long_documents=drop gpt2.ini",
+     {"no pair of 'pairs.tokens'", "are longer than [model] seq_len + 2 and dropped", "long_documents = truncate"}},
     {"$Z --set model.seq_len=1 gpt2.ini", {"[model] seq_len: 1", "share a sequence"}},
     {"$Z evaluate --resume gpt2 gpt2.ini", {"'val.tokens' has pairs of answers", "evaluate does not"}},
     {"mpirun --oversubscribe -np 2 $Z --set train.sequence_ranks=2 gpt2.ini",
@@ -274,8 +276,10 @@ static const refusal_t REFUSALS[] = {
      {"flags of a later version"}},
 };
 
+/* The remedy that is named for pairs that are too long is one. */
 START_TEST(what_is_no_pair_is_refused_by_name)
 {
+    expect_shell("$Z --set model.seq_len=2 --set data.long_documents=truncate --steps 1 gpt2.ini");
     expect_refusals(REFUSALS, sizeof REFUSALS / sizeof REFUSALS[0]);
 }
 END_TEST
