@@ -13,6 +13,7 @@ from tokenizing.records import Dialogue
 from tokenizing.special_tokens import find_tokens, unknown_of
 
 OPENS, CLOSES = "\ufdd0", "\ufdd1"  # around generation blocks: characters that no text may have
+USED = ("default", "tool_use")  # of named templates
 GENERATION = re.compile(r"\{%[-+]?\s*generation\s*[-+]?%\}")
 
 
@@ -29,7 +30,10 @@ def find_templates(folder, config):
     for name in sorted(os.listdir(more)) if os.path.isdir(more) else []:
         if name.endswith(".jinja"):
             paths[name.removesuffix(".jinja")] = os.path.join(more, name)
-    named = {name: read_text(path) for name, path in paths.items() if os.path.exists(path)}
+    named = {name: read_text(path) if name in USED else "" for name, path in paths.items() if os.path.exists(path)}
+    if named and "default" not in named:
+        raise Fault("'%s' has no chat template named default: it has additional_chat_templates and no chat_template.jinja, "
+                    "so the key of tokenizer_config.json is not read" % folder)
     if not named:
         text = config.get("chat_template")
         entries = text if isinstance(text, list) else [{"name": "default", "template": text}]
@@ -37,7 +41,7 @@ def find_templates(folder, config):
     if not named.get("default"):
         raise Fault("'%s' has no chat template%s: neither chat_template.jinja nor a key of tokenizer_config.json" %
                     (folder, " named default" if len(named) > 1 or "default" not in named else ""))
-    return {name: named[name] for name in ("default", "tool_use") if named.get(name)}
+    return {name: named[name] for name in USED if named.get(name)}
 
 
 def make_room(undefined):

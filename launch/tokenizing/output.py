@@ -1,5 +1,5 @@
 """The token file: three files that grow in OUT.unfinished, from which a stopped run continues, and their assembly. The
-format is in src/train/data/token_format.h. Nothing is replaced but what launch/tokenize has written."""
+format is in src/train/data/token_format.h. Nothing is replaced but what launch/tokenize has written, and empty files."""
 
 import collections
 import contextlib
@@ -15,10 +15,9 @@ GROWING = ("tokens", "documents", "counts")
 STATE = "state.json"
 
 
-def begins_with(path, begin):
+def is_ours_or_empty(path):
     with open(path, "rb") as file:
-        head = file.read(len(begin))
-    return head in (b"", begin)
+        return file.read(len(MAGIC)) in (b"", MAGIC)
 
 
 def check_output(output):
@@ -26,7 +25,7 @@ def check_output(output):
     for path in output, output + ".new":
         if os.path.isdir(path):
             raise Fault("-o: '%s' is a directory: name a file" % path)
-        if os.path.lexists(path) and not (os.path.isfile(path) and begins_with(path, MAGIC)):
+        if os.path.lexists(path) and not (os.path.isfile(path) and is_ours_or_empty(path)):
             raise Fault("-o: '%s' exists and does not begin like a token file, so it is left as it is: name another "
                         "file" % path)
     folder = output + ".unfinished"
@@ -44,7 +43,9 @@ def check_folder(folder, texts):
         if os.path.lexists(folder):
             raise Fault("-o: '%s' is a file: name a folder" % folder)
         return
-    names = sorted(name for name in os.listdir(folder) if not name.startswith("."))
+    own = [*texts, "tokenizer.json"]
+    names = sorted(name for name in os.listdir(folder)
+                   if name in own or not (name.startswith(".") or name.removesuffix(".new") in own))
     written = [name for name, text in texts.items() if name in names and is_text(os.path.join(folder, name), text)]
     known = written + ["tokenizer.json"] * (len(written) == len(texts))
     for name in names:

@@ -21,7 +21,7 @@ OK, ERROR_ARGUMENT, ERROR_PEER = 0, 1, 10
 MAX_DIMS = 4
 
 
-_KINDS = {c_float: "a number", c_int: "a whole number, or one of libzero's constants"}
+_KINDS = {c_float: "a number", c_int: "a whole number, or one of libzero's constants", c_bool: "True or False"}
 
 
 def set_fields(struct, name, settings):
@@ -31,6 +31,8 @@ def set_fields(struct, name, settings):
         if field not in types:
             raise TypeError(f"{name} has no field {field}")
         try:
+            if types[field] is c_bool and value not in (True, False):
+                raise TypeError("no truth")
             setattr(struct, field, value)
         except TypeError as error:
             kind = _KINDS.get(types[field], "a whole number")

@@ -52,7 +52,8 @@ zero_status_t zero_file_write_json(const char *directory, const char *name, cons
 zero_status_t zero_directory_make(const char *path);
 /* Syncs a directory: the names in it are then on the disk. */
 zero_status_t zero_directory_sync(const char *path);
-/* Makes or syncs, by one of these two, the folder of `directory` that a file's name begins with, if there is one. */
+/* Calls `act`, one of these two, with the folder of `directory` that a file's name begins with; does nothing if the
+ * name has none. */
 zero_status_t zero_folder_of_name(const char *directory, const char *name, zero_status_t (*act)(const char *path));
 
 #endif

@@ -1,8 +1,8 @@
-/* best_checkpoint.c - see best_checkpoint.h. In state.json:
+/* best_checkpoint.c - see best_checkpoint.h. The state.json of every checkpoint has the best so far, or null:
  *
- *     "best": {"step": 30, "val_loss": 2.5, "val": {"tokens": 900, "sample": "..."}}      of every checkpoint; null:
- * none "val_loss": 2.5, "val": {...}                                                       of the best one itself
- */
+ *     "best": {"step": 30, "val_loss": 2.5, "val": {"tokens": 900, "sample": "..."}}
+ *
+ * That of the best one itself has "val_loss" and "val", too. */
 #include "train/best_checkpoint.h"
 
 #include <errno.h>
@@ -166,7 +166,6 @@ static void mark_as_removed(const char *directory)
             report("cannot remove '%s': %s", from, strerror(errno));
             return;
         }
-        report("removed '%s', of another run, or of a step that this run makes again", from);
     }
 }
 
@@ -179,7 +178,12 @@ zero_status_t best_checkpoint_remove_other(best_checkpoint_t *best, const option
     best_checkpoint_directory(options, directory);
     if (zero_comm_rank(comm) == 0)
         mark_as_removed(directory);
-    ZERO_TRY(zero_save_prepare(comm, directory));
+    const zero_status_t status = zero_save_prepare(comm, directory); /* has said what failed */
+    if (status == ZERO_ERROR_IO) /* no reason to end the run: nothing of its own is lost */
+        report("'%s' keeps what is of another run, or of a step that this run makes again: remove it", directory);
+    if (status != ZERO_OK)
+        return status == ZERO_ERROR_IO ? ZERO_OK : status;
+    report("removed what '%s' had of another run, or of a step that this run makes again", directory);
     if (zero_comm_rank(comm) == 0)
         rmdir(directory); /* if nothing else is in it */
     return ZERO_OK;

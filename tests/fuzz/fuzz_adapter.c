@@ -13,7 +13,7 @@
 static const char GOOD_CONFIG[] = "{\"peft_type\": \"LORA\", \"r\": 2, \"lora_alpha\": 4}";
 static const char GOOD_HEADER[] =
     "{\"base_model.model.model.layers.0.self_attn.q_proj.lora_A.weight\": {\"dtype\": \"F32\", \"shape\": [2, 2], "
-    "\"data_offsets\": [0, 16]}, \"base_model.model.model.layers.1.self_attn.q_proj.lora_B.weight\": {\"dtype\": "
+    "\"data_offsets\": [0, 16]}, \"base_model.model.model.layers.0.self_attn.q_proj.lora_B.weight\": {\"dtype\": "
     "\"BF16\", \"shape\": [4, 2], \"data_offsets\": [16, 32]}}";
 
 static void write_good_tensors(void)

@@ -30,8 +30,8 @@ static zero_status_t divide(sequences_t *sequences)
         return ZERO_OK;
     char too_long[160] = "";
     if (sequences->packing.n_cut_off > 0)
-        snprintf(too_long, sizeof too_long, ", or so long that an answer is cut off whole: raise [model] seq_len");
-    else if (sequences->packing.n_long > 0)
+        snprintf(too_long, sizeof too_long, ", or are so long that an answer is cut off whole: raise [model] seq_len");
+    else if (sequences->packing.n_long > 0 && spec->drop_long)
         snprintf(too_long, sizeof too_long,
                  ", or are longer than [model] seq_len + %d and dropped: raise seq_len, or set [data] long_documents = "
                  "truncate",

@@ -109,7 +109,7 @@ static zero_status_t check_weights(const char *adapter, const json_t *saved, con
                         o->model.init, adapter, name, way_out(o, name));
 }
 
-/* A random model is that of a seed. */
+/* Refuses another random model: it is that of a seed. */
 static zero_status_t check_random(const char *adapter, int64_t seed, const options_t *o)
 {
     if (!is_random(o->model.init))

@@ -20,9 +20,8 @@ typedef struct model_files {
 } model_files_t;
 
 /* Reads those files that the directory has: tokenizer.json, vocab.json and so on, and the named chat templates. Leaves
- * out, with a line, what is not
- * a regular file, empty, larger than 64 MiB, or a link that leads out of the directory; but links to the blobs of
- * Hugging Face's cache, in which every file of a model is one, are followed. */
+ * out, with a line, what is not a regular file, empty, larger than 64 MiB, or a link that leads out of the directory;
+ * but links to the blobs of Hugging Face's cache, in which every file of a model is one, are followed. */
 zero_status_t model_files_read(const char *directory, model_files_t *files);
 void model_files_free(model_files_t *files);
 

@@ -113,7 +113,8 @@ static zero_status_t fail_missing(const char *path)
     static const char ending[] = ".safetensors";
     char other[OPTIONS_MAX_PATH + 256];
     snprintf(other, sizeof other, "%s", path);
-    char *at = strstr(other, ending);
+    const size_t length = strlen(other), n = sizeof ending - 1;
+    char *at = length > n && strcmp(other + length - n, ending) == 0 ? other + length - n : NULL;
     if (at)
         snprintf(at, sizeof ending, ".bin");
     if (at && access(other, F_OK) == 0)

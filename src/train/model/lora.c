@@ -103,7 +103,7 @@ static zero_status_t check_blocks(const model_t *model)
         return ZERO_OK;
     for (arch_matrix_t m = 0; m < ARCH_N_MATRICES; m++) {
         const size_t n_in = arch_extents(model, m).n_in;
-        size_t multiple = 1; /* of which ranks are: n_in * multiple are whole blocks */
+        size_t multiple = 1; /* the least rank whose matrix A is whole blocks */
         while (n_in * multiple % BLOCK8_ELEMS != 0)
             multiple *= 2;
         if (model->lora->groups[m].n_parts > 1 && model->lora->rank % multiple != 0)

@@ -146,7 +146,7 @@ static zero_status_t check_sequence_ranks(const options_t *o, int64_t world_size
                             " rank%s%s",
                             n_ranks, world_size, world_size == 1 ? "" : "s",
                             options_are_forward_only(o) ? ": --set train.sequence_ranks=1 evaluates on any number"
-                                                        : ": start a multiple, or let fewer share one");
+                                                        : ": start a multiple of that many, or lower sequence_ranks");
     if (n_ranks > OPTIONS_MAX_SEQUENCE_RANKS)
         return report_error(ZERO_ERROR_USAGE,
                             "[train] sequence_ranks: auto needs %" PRId64 " ranks to a sequence, and at most %d can "

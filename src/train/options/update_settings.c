@@ -2,8 +2,6 @@
  * with offload. libzero refuses the same (config.c), in the words of its API; here are those of the file. Called by
  * options_resolve.
  */
-#include <inttypes.h>
-
 #include "train/options/options.h"
 #include "train/report/report.h"
 
@@ -25,7 +23,7 @@ static zero_status_t check_gradients(const options_t *o)
     return ZERO_OK;
 }
 
-/* What must see all gradients before the first unit is updated, or skips steps. */
+/* Refuses what must see all gradients before the first unit is updated, or skips steps. */
 static zero_status_t check_backward(const options_t *o)
 {
     if (o->zero.update == ZERO_UPDATE_IN_STEP)

@@ -109,7 +109,7 @@ static void print_traffic(const plan_report_t *report)
 
 /* ---- other than the device's memory ---- */
 
-/* Of the checkpoints in dir and dir/best one is written at a time. */
+/* Prints what checkpoints take. Of those in dir and dir/best one is written at a time. */
 static void print_disk(const plan_report_t *report)
 {
     const options_t *o = report->options;

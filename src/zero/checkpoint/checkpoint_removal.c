@@ -17,7 +17,7 @@
 #include "base/system.h"
 #include "zero/format/manifest.h"
 
-/* libzero makes one level. Each level of a deeper tree would need a descriptor. */
+/* libzero makes two levels. Each level of a deeper tree would need a descriptor. */
 #define MAX_DEPTH 16
 #define MAX_BATCH 64                     /* files that are removed together */
 #define LARGE_BYTES ((int64_t)256 << 20) /* of files, to be worth threads */

@@ -6,6 +6,7 @@
  * received is compared with the manifest when the checkpoint is opened, as any other.
  */
 #include <fcntl.h>
+#include <limits.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -20,7 +21,7 @@
 #include "zero/format/manifest.h"
 
 #define BLOCK_BYTES ((size_t)4 << 20)
-#define NAME_BYTES 256
+#define NAME_BYTES (2 * NAME_MAX + 2) /* of FOLDER/FILE, with its end */
 
 /* What the source says before a file's blocks; n_bytes in all. An empty name: that was the last file. */
 typedef struct file_head {
@@ -72,7 +73,8 @@ static zero_status_t send_file(scatter_t *s, const char *name)
     if (strlen(name) < sizeof head.name)
         memcpy(head.name, name, strlen(name) + 1);
     else
-        head.status = zero_fail(ZERO_ERROR_FORMAT, "'%s': a file's name is longer than %d bytes", s->path, NAME_BYTES);
+        head.status =
+            zero_fail(ZERO_ERROR_FORMAT, "'%s': a file's name is longer than %d bytes", s->path, NAME_BYTES - 1);
     if (head.status == ZERO_OK)
         head.status = zero_path_join(s->path, name, &path);
     if (head.status == ZERO_OK)

@@ -130,6 +130,21 @@ static zero_status_t check_config(const char *config_json)
     return ZERO_OK;
 }
 
+/* Returns whether two names cannot be in one directory: they are equal, or one is the folder that the other is in. */
+static bool collide(const char *a, const char *b)
+{
+    const size_t n = strlen(a) < strlen(b) ? strlen(a) : strlen(b);
+    return strncmp(a, b, n) == 0 && (a[n] == '\0' || a[n] == '/') && (b[n] == '\0' || b[n] == '/');
+}
+
+static bool is_taken(const zero_manifest_t *manifest, const char *name)
+{
+    bool taken = collide(name, ZERO_MANIFEST_NAME) || collide(name, ZERO_CONFIG_FILE);
+    for (size_t i = 0; i < manifest->n_files && !taken; i++)
+        taken = collide(name, manifest->files[i].name);
+    return taken;
+}
+
 /* Lists one of the caller's files. */
 static zero_status_t list_callers(zero_manifest_t *manifest, const zero_save_file_t *file)
 {
@@ -137,10 +152,8 @@ static zero_status_t list_callers(zero_manifest_t *manifest, const zero_save_fil
     const char *fault = !file->data || file->n_bytes == 0 ? "it has no content"
                         : !zero_manifest_name_is_safe(name) || name[0] == '.' || strstr(name, "/.")
                             ? "it is hidden, or its name leads out of the directory"
-                        : strcmp(name, ZERO_MANIFEST_NAME) == 0 || strcmp(name, ZERO_CONFIG_FILE) == 0 ||
-                                zero_manifest_find(manifest, name) < manifest->n_files
-                            ? "there is another one by that name"
-                            : NULL;
+                        : is_taken(manifest, name) ? "there is another one by that name, or by that of its folder"
+                                                   : NULL;
     if (fault)
         return zero_fail(ZERO_ERROR_ARGUMENT, "zero_save_begin: the file '%s' cannot be saved: %s", name, fault);
     return zero_manifest_add(manifest, name);

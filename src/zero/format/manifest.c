@@ -88,8 +88,8 @@ static zero_status_t take_file(zero_manifest_t *manifest, const char *path, cons
     uint64_t hash;
     if (!zero_manifest_name_is_safe(name))
         return zero_fail(ZERO_ERROR_FORMAT,
-                         "'%s' lists a file outside its own directory (a name with '..', a second '/' or a control "
-                         "character): take another checkpoint",
+                         "'%s' lists a file outside its own directory (a name that is neither FILE nor FOLDER/FILE, or "
+                         "has '..' or a control character): take another checkpoint",
                          path);
     if (!json_is_integer(bytes) || json_integer_value(bytes) < 0 ||
         !parse_hash(json_string_value(json_object_get(entry, "xxh3")), &hash))

@@ -63,9 +63,23 @@ START_TEST(a_run_that_begins_anew_leaves_no_best_of_the_one_before)
         "checkpoint.every=2 cfg.ini 2>log & } && job=$! && until test -e ck/step-00000004; do sleep 0.02; done && "
         "kill -9 $job && ! wait $job");
     expect_best("ck", 0);
-    expect_shell("grep 'ck/best has step 6 of another run' log && grep \"removed 'ck/best/step-00000006'\" log");
+    expect_shell("grep 'ck/best has step 6 of another run' log && grep \"removed what 'ck/best' had\" log");
     expect_shell("$Z --auto-resume --set model.layers=2 --set train.lr=0 --steps $(($(readlink ck/latest | sed "
                  "'s/step-0*//') + 2)) cfg.ini && grep '\"n_layer\": 2' ck/best/latest/config.json");
+}
+END_TEST
+
+/* A run that was killed before its first save in dir has only a best one. */
+START_TEST(a_best_alone_is_not_replaced_without_a_word)
+{
+    support_output_t output;
+    expect_shell("$Z --steps 4 cfg.ini && rm -r ck/step-* ck/latest");
+    ck_assert_int_eq(shell(&output, "$Z --steps 4 cfg.ini"), 2);
+    ck_assert_msg(strstr(output.err, "'ck/best' has checkpoints of an earlier run, up to step-00000004"), "%s",
+                  output.err);
+    support_output_free(&output);
+    expect_best("ck", 4);
+    expect_said("$Z --overwrite --set train.lr=0 --steps 2 cfg.ini", "ck/best has step 4 of another run", 1);
 }
 END_TEST
 
@@ -155,6 +169,7 @@ static Suite *suite(void)
     tcase_add_checked_fixture(c, set_up, NULL);
     tcase_add_test(c, the_lowest_loss_stays_the_best_over_a_resume);
     tcase_add_test(c, a_run_that_begins_anew_leaves_no_best_of_the_one_before);
+    tcase_add_test(c, a_best_alone_is_not_replaced_without_a_word);
     tcase_add_loop_test(c, a_run_that_continues_elsewhere_replaces_the_best_there, 0, 2);
     tcase_add_test(c, the_lowest_loss_goes_with_the_checkpoint_into_another_directory);
     tcase_add_test(c, the_best_stays_known_while_none_is_saved);
