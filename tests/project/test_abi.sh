@@ -28,9 +28,9 @@ compiles() { gcc -std=c17 -Wall -Wextra -Werror -I"$scratch/$1" -o "$scratch/$2"
 mkdir "$scratch/today" "$scratch/older" "$scratch/newer"
 cp include/zero.h "$scratch/today"
 # Without the last fields of zero_config_t.
-sed '/^    \/\* The most device memory that stages gradients/,/^    uint8_t reserved\[8\];$/d' include/zero.h >"$scratch/older/zero.h"
+sed '/^    \/\* The most device memory that stages gradients/,/^} zero_config_t;$/{/^} zero_config_t;$/!d}' include/zero.h >"$scratch/older/zero.h"
 # With one more, whose 0 means what it meant before there was one.
-sed 's/^    uint8_t reserved\[8\];$/&\n    double of_tomorrow;/' include/zero.h >"$scratch/newer/zero.h"
+sed 's/^} zero_config_t;$/    double of_tomorrow;\n&/' include/zero.h >"$scratch/newer/zero.h"
 
 cat >"$scratch/sizes.c" <<'C'
 #include <stdio.h>
@@ -100,7 +100,7 @@ finds()
 claim "the library that is built has the recorded ABI" tests/abi/run check "$build/libzero.so"
 finds "a field is removed" '/^    bool frozen;$/d' "'bool frozen', at offset 472 (in bits)"
 finds "a field is added in the middle" 's/^    float offload_ratio;$/&\n    double more;/' "'double more'"
-finds "a field is added at the end" 's/^    uint8_t reserved\[8\];$/&\n    double more;/' "'double more'"
+finds "a field is added at the end" 's/^} zero_config_t;$/    double more;\n&/' "'double more'"
 finds "a field has another type" 's/^    uint64_t seed; /    double seed; /' "of 'zero_config::seed' changed"
 finds "a number of an enum moves" 's/^    ZERO_OPTIMIZER_SGD, /    ZERO_OPTIMIZER_MORE,\n&/' "ZERO_OPTIMIZER_SGD' from value '1' to '2'"
 finds "what a function of the caller's gets has more" 's/^    zero_wait_t wait; .*/&\n    double more;/' "'double more'"
