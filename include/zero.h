@@ -1178,9 +1178,8 @@ typedef struct zero_solution {
 /* Finds the configuration within these bytes whose transfers take the least time in a step, counted as if none were
  * hidden under compute; of equal ones the lower stage, then the group of all ranks, then what offloads least. Pure
  * arithmetic: no device, no communication, the same on every rank. Sums of gradients leave (offload_grads) only if
- * nothing fits else. For choices that depend on your model, such as
- * larger batches or recomputation, call it once for each. config: zero_config_default with your dtype,
- * micro_steps and so on. The other arguments are zero_plan's. */
+ * nothing fits else. For choices that depend on your model, such as larger batches or recomputation, call it once for
+ * each. config: zero_config_default with your dtype, micro_steps and so on. The other arguments are zero_plan's. */
 ZERO_API zero_status_t zero_solve(const zero_model_t *model, const zero_config_t *config, zero_device_type_t device,
                                   zero_comm_kind_t kind, int world_size, const zero_solve_t *limits,
                                   zero_solution_t *solution);

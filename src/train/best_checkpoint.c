@@ -59,11 +59,6 @@ static measured_t read_directory(const options_t *options, const data_identity_t
     return measured;
 }
 
-static bool is_same_data(const data_identity_t *a, const data_identity_t *b)
-{
-    return a->n_tokens == b->n_tokens && a->sample == b->sample;
-}
-
 /* Compares what the resumed checkpoint says with what dir/best has. */
 static void find(const options_t *options, const json_t *state, best_checkpoint_t *best)
 {
@@ -79,7 +74,7 @@ static void find(const options_t *options, const json_t *state, best_checkpoint_
     best->other_step = best->is_saved ? 0 : there.step;
     if (mine.step == 0 || !options->checkpoint.best)
         return;
-    if (is_same_data(&mine.on, &best->val))
+    if (data_identity_is_same(&mine.on, &best->val))
         best->to_beat = mine.loss;
     else
         report("resume: the lowest val_loss so far, %.4f of step %" PRId64

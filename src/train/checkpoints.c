@@ -192,12 +192,12 @@ zero_status_t checkpoints_open(const options_t *options, zero_comm_t *comm, cons
     checkpoints->schedule =
         memory_schedule_make(options->checkpoint.memory_every, checkpoints->first_step - 1, options->checkpoint.async);
     ZERO_TRY(report_agree(comm, check_earlier_run(options, comm)));
-    const char *source = options->resume                              ? zero_checkpoint_path(checkpoints->resumed)
-                         : strcmp(options->model.init, "random") != 0 ? options->model.init
-                                                                      : NULL;
+    const char *source = options->resume                                ? zero_checkpoint_path(checkpoints->resumed)
+                         : !options_init_is_random(options->model.init) ? options->model.init
+                                                                        : NULL;
     if (source)
         ZERO_TRY(report_agree(comm, hf_config_read(source, &checkpoints->model_config)));
-    if (options->lora.rank > 0 && strcmp(options->model.init, "random") != 0)
+    if (options->lora.rank > 0 && !options_init_is_random(options->model.init))
         ZERO_TRY(report_agree(comm, adapter_base_sample(options->model.init, &checkpoints->base_sample)));
     return report_agree(comm, read_model_files(options, source, &checkpoints->model_files));
 }

@@ -142,7 +142,7 @@ static zero_status_t merge(options_t *options, zero_comm_t *comm)
     zero_status_t status = ZERO_OK;
     if (zero_comm_rank(comm) == 0)
         status = find_model(options);
-    if (zero_comm_rank(comm) == 0 && status == ZERO_OK && strcmp(options->lora.init, "random") != 0)
+    if (zero_comm_rank(comm) == 0 && status == ZERO_OK && !options_init_is_random(options->lora.init))
         status = lora_targets_parse(options->model.arch, options->lora.targets, &options->lora.target_set);
     if (zero_comm_rank(comm) == 0 && status == ZERO_OK)
         status = merge_write(options);

@@ -127,7 +127,7 @@ static zero_status_t compare_data(run_t *run, const char *key, const char *paths
     first = *identity;
     ZERO_TRY(zero_comm_broadcast(run->session.comm, &first, sizeof first, 0));
     zero_status_t status = ZERO_OK;
-    if (first.n_tokens != identity->n_tokens || first.sample != identity->sample)
+    if (!data_identity_is_same(&first, identity))
         status = report_error(ZERO_ERROR_USAGE,
                               "[data] %s: %s has %" PRId64 " tokens here and %" PRId64
                               " on rank 0, or other ones: every host needs the same files",
@@ -199,7 +199,7 @@ static zero_status_t allocate_memory(run_t *run)
         return checkpoints_load(&run->checkpoints, s->engine);
     if (s->model.lora)
         return session_load_adapters(s);
-    if (strcmp(s->options->model.init, "random") == 0)
+    if (options_init_is_random(s->options->model.init))
         return zero_init_parameters(s->engine);
     return zero_load_weights(s->engine, s->options->model.init);
 }

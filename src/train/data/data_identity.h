@@ -9,6 +9,11 @@ typedef struct data_identity {
     uint64_t sample; /* hash of the files' sizes, in order, and of samples of their bytes: all bytes of small files */
 } data_identity_t;
 
+static inline bool data_identity_is_same(const data_identity_t *a, const data_identity_t *b)
+{
+    return a->n_tokens == b->n_tokens && a->sample == b->sample;
+}
+
 /* Reads the identity of files that data_open has accepted, and that have n_tokens. paths: separated by commas, as in
  * [data] train. Reads little, however large the files are. Returns ZERO_ERROR_IO, with a log line, if one cannot be
  * read. */

@@ -185,7 +185,7 @@ static zero_status_t check_data(const options_t *options, const char *path, cons
                                 const data_identity_t *data, changes_t *changes)
 {
     data_identity_t then;
-    if (!resume_check_read(saved, &then) || (then.n_tokens == data->n_tokens && then.sample == data->sample))
+    if (!resume_check_read(saved, &then) || data_identity_is_same(&then, data))
         return ZERO_OK;
     const int64_t before = then.n_tokens;
     const char *likeness = before == data->n_tokens ? ", but other ones" : "";

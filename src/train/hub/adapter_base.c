@@ -12,11 +12,6 @@
 #include "train/hub/tensor_file.h"
 #include "train/report/report.h"
 
-static bool is_random(const char *init)
-{
-    return strcmp(init, "random") == 0;
-}
-
 /* ---- telling models apart ---- */
 
 #define SAMPLE_BYTES 256
@@ -95,7 +90,7 @@ static zero_status_t check_weights(const char *adapter, const json_t *saved, con
     if (!theirs)
         return ZERO_OK;
     find_base(adapter, saved, name);
-    if (is_random(o->model.init))
+    if (options_init_is_random(o->model.init))
         return report_error(ZERO_ERROR_USAGE,
                             "[model] init = random, but the adapter '%s' was trained on the weights of '%s'%s", adapter,
                             name, way_out(o, name));
@@ -112,7 +107,7 @@ static zero_status_t check_weights(const char *adapter, const json_t *saved, con
 /* Refuses another random model: it is that of a seed. */
 static zero_status_t check_random(const char *adapter, int64_t seed, const options_t *o)
 {
-    if (!is_random(o->model.init))
+    if (!options_init_is_random(o->model.init))
         return report_error(ZERO_ERROR_USAGE,
                             "the model '%s' and the adapter '%s' do not belong together: it was trained on the random "
                             "model of [train] seed = %" PRId64 "%s",
@@ -129,7 +124,7 @@ static zero_status_t check_random(const char *adapter, int64_t seed, const optio
 json_t *adapter_base_json(const options_t *options, uint64_t sample)
 {
     char text[20];
-    if (is_random(options->model.init))
+    if (options_init_is_random(options->model.init))
         return json_pack("{s:s, s:I}", "init", options->model.init, "seed", (json_int_t)options->train.seed);
     snprintf(text, sizeof text, "%016" PRIx64, sample);
     return json_pack("{s:s, s:s}", "init", options->model.init, "sample", text);

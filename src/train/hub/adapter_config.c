@@ -22,11 +22,6 @@
 #define MAX_FILE_BYTES ((size_t)16 << 20)
 #define PEFT_PREFIX "base_model.model."
 
-static bool is_random(const char *init)
-{
-    return strcmp(init, "random") == 0;
-}
-
 static void path_in(const char *directory, const char *name, char path[OPTIONS_MAX_PATH + 64])
 {
     snprintf(path, OPTIONS_MAX_PATH + 64, "%s/%s", directory, name);
@@ -77,11 +72,11 @@ static zero_status_t split(options_t *o)
                          "[model] init: '%s' is an adapter of '%s': name that model here and the adapter in [lora] "
                          "init, or make one model of both by zerotrain merge",
                          o->model.init, base ? base : "(no name)");
-    else if (!is_random(o->lora.init))
+    else if (!options_init_is_random(o->lora.init))
         status = report_error(ZERO_ERROR_USAGE, "'%s' is an adapter: name %s", o->model.init,
                               o->command == COMMAND_MERGE ? "its model first: zerotrain merge BASE ADAPTER OUT"
                                                           : "the model that --adapter belongs to");
-    else if (base && is_random(base))
+    else if (base && options_init_is_random(base))
         status =
             report_error(ZERO_ERROR_USAGE,
                          "'%s': this is an adapter of a random model ([model] init), which only training makes", path);
@@ -106,9 +101,9 @@ static zero_status_t split(options_t *o)
 zero_status_t adapter_find(options_t *options)
 {
     model_options_t *model = &options->model;
-    if (!is_random(options->lora.init))
+    if (!options_init_is_random(options->lora.init))
         hf_config_find_latest(options->lora.init);
-    if (is_random(model->init))
+    if (options_init_is_random(model->init))
         return ZERO_OK;
     hf_config_find_latest(model->init);
     return is_adapter(model->init) ? split(options) : ZERO_OK;
@@ -117,7 +112,7 @@ zero_status_t adapter_find(options_t *options)
 const char *adapter_texts_directory(const options_t *options)
 {
     const char *adapter = options->lora.init;
-    return !is_random(adapter) && has_file(adapter, "tokenizer.json") ? adapter : options->model.init;
+    return !options_init_is_random(adapter) && has_file(adapter, "tokenizer.json") ? adapter : options->model.init;
 }
 
 /* ---- adapter_config.json ---- */
@@ -347,7 +342,7 @@ static zero_status_t apply(adapter_t *a)
 zero_status_t adapter_config_apply(options_t *options)
 {
     adapter_t adapter = {.options = options};
-    if (is_random(options->lora.init))
+    if (options_init_is_random(options->lora.init))
         return ZERO_OK;
     zero_status_t status = apply(&adapter);
     json_decref(adapter.json);
@@ -376,7 +371,7 @@ char *adapter_config_text(const options_t *options)
 {
     const lora_options_t *lora = &options->lora;
     char base[PATH_MAX];
-    if (is_random(options->model.init) || !realpath(options->model.init, base))
+    if (options_init_is_random(options->model.init) || !realpath(options->model.init, base))
         snprintf(base, sizeof base, "%s", options->model.init);
     const bool is_whole = lora->alpha == (double)(json_int_t)lora->alpha;
     json_t *alpha = is_whole ? json_integer((json_int_t)lora->alpha) : json_real(lora->alpha);

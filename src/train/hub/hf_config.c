@@ -250,7 +250,7 @@ static zero_status_t apply(hf_config_t *config)
 
 zero_status_t hf_config_apply(options_t *options)
 {
-    if (strcmp(options->model.init, "random") == 0)
+    if (options_init_is_random(options->model.init))
         return ZERO_OK;
     hf_config_t *config = calloc(1, sizeof *config);
     options_t *filled = malloc(sizeof *filled);

@@ -39,7 +39,7 @@ typedef struct merger {
 /* Returns whether the model has an adapter to merge; export's may have none. */
 static bool has_adapter(const options_t *options)
 {
-    return strcmp(options->lora.init, "random") != 0;
+    return !options_init_is_random(options->lora.init);
 }
 
 /* Returns how many rows export adds to embedding and head. */
@@ -70,9 +70,11 @@ static zero_status_t write_at(int fd, const char *path, uint64_t at, const void 
 static zero_status_t create_file(const merger_t *m, const char *name, char path[PATH_BYTES], int *fd)
 {
     const char *slash = strchr(name, '/');
-    snprintf(path, PATH_BYTES, "%s/%.*s", m->partial, slash ? (int)(slash - name) : 0, name);
-    if (slash && mkdir(path, 0777) != 0 && errno != EEXIST)
-        return fail_write(path);
+    if (slash) {
+        snprintf(path, PATH_BYTES, "%s/%.*s", m->partial, (int)(slash - name), name);
+        if (mkdir(path, 0777) != 0 && errno != EEXIST)
+            return fail_write(path);
+    }
     snprintf(path, PATH_BYTES, "%s/%s", m->partial, name);
     *fd = ZERO_RETRY(open(path, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666));
     return *fd >= 0 ? ZERO_OK : fail_write(path);

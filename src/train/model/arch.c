@@ -15,7 +15,7 @@
 /* Returns whether all of the frozen model comes from a directory, so that first values cost time alone. */
 static bool loads_base(const model_t *model)
 {
-    return model->lora && strcmp(model->options->model.init, "random") != 0;
+    return model->lora && !options_init_is_random(model->options->model.init);
 }
 
 zero_status_t arch_declare(model_t *model, zero_unit_t unit, const arch_tensor_t *spec, zero_tensor_t *tensor)

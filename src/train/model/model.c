@@ -280,16 +280,11 @@ zero_status_t session_create_engine(session_t *session, int64_t n_in_flight)
     return sequence_attach(&session->model);
 }
 
-static bool is_random(const char *init)
-{
-    return strcmp(init, "random") == 0;
-}
-
 zero_status_t session_load_base(session_t *session)
 {
     const char *init = session->options->model.init;
     ZERO_TRY(zero_init_parameters(session->engine));
-    return is_random(init) ? ZERO_OK : zero_load_weights(session->engine, init);
+    return options_init_is_random(init) ? ZERO_OK : zero_load_weights(session->engine, init);
 }
 
 zero_status_t session_load_adapters(session_t *session)
@@ -297,7 +292,7 @@ zero_status_t session_load_adapters(session_t *session)
     const char *init = session->options->lora.init;
     const int n_tensors = lora_n_tensors(&session->model);
     zero_partial_t partial = {0};
-    if (is_random(init))
+    if (options_init_is_random(init))
         return lora_init(&session->model, session->engine);
     ZERO_TRY(zero_load_weights_partial(session->engine, init, &partial));
     if (partial.n_ignored > 0)

@@ -145,7 +145,7 @@ static zero_status_t resolve_rotation(model_options_t *model)
                             "[model] head_dim: %" PRId64
                             " is odd (if it is not set, it is dim / heads), but llama rotates pairs",
                             n_rotated);
-    if (model->rope > ROPE_LLAMA3 && strcmp(model->init, "random") == 0)
+    if (model->rope > ROPE_LLAMA3 && options_init_is_random(model->init))
         return report_error(ZERO_ERROR_USAGE,
                             "[model] rope: only a model in init can have this scaling, since it brings "
                             "the numbers: set rope to default or llama3");
@@ -180,7 +180,7 @@ static int64_t llama_ffn_dim(int64_t dim)
 zero_status_t family_resolve(model_options_t *model)
 {
     const family_t *family = family_of(model);
-    const bool is_random = strcmp(model->init, "random") == 0;
+    const bool is_random = options_init_is_random(model->init);
     if (model->window > 0 && !family->may_window)
         return report_error(
             ZERO_ERROR_USAGE,

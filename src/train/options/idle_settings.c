@@ -59,7 +59,7 @@ static bool is_not_muon(const options_t *o)
 
 static bool has_first_adapters(const options_t *o)
 {
-    return strcmp(o->lora.init, "random") != 0;
+    return !options_init_is_random(o->lora.init);
 }
 
 static bool offloads_no_state(const options_t *o)

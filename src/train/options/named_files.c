@@ -195,7 +195,7 @@ static zero_status_t check_separate(const options_t *o, const named_file_t *writ
     ZERO_TRY(check_list(written, "[data] train", o->data.train));
     val_sets_paths(o->data.val, val);
     ZERO_TRY(check_list(written, "[data] val", val));
-    if (strcmp(o->model.init, "random") != 0)
+    if (!options_init_is_random(o->model.init))
         ZERO_TRY(check_directory(written, "[model] init", o->model.init));
     if (o->resume)
         ZERO_TRY(check_resumed(written, o));

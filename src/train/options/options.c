@@ -12,7 +12,7 @@
 /* Checks that what has no default is set. A directory in init gives the sizes of [model]. */
 static zero_status_t check_required(const options_t *options)
 {
-    bool has_model = strcmp(options->model.init, "random") != 0;
+    bool has_model = !options_init_is_random(options->model.init);
     const struct {
         bool given;
         const char *name, *example;

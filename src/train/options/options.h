@@ -287,6 +287,8 @@ void options_report_idle(const options_t *options);
 
 /* Returns whether the command only computes forward: no gradients, no optimizer state. */
 bool options_are_forward_only(const options_t *options);
+/* Returns whether [model] or [lora] init names no directory. */
+bool options_init_is_random(const char *init);
 /* Returns whether it writes a model out of files: merge, export. */
 bool options_write_model(const options_t *options);
 /* Returns whether it generates text. */

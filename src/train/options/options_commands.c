@@ -93,6 +93,11 @@ bool options_are_forward_only(const options_t *options)
     return options->command == COMMAND_EVALUATE || options->command == COMMAND_GENERATE || options_write_model(options);
 }
 
+bool options_init_is_random(const char *init)
+{
+    return strcmp(init, "random") == 0;
+}
+
 bool options_write_model(const options_t *options)
 {
     return options->command == COMMAND_MERGE || options->command == COMMAND_EXPORT;
@@ -161,7 +166,7 @@ static zero_status_t choose_weights(options_t *options)
         set_text(options->lora.init, options->adapter_dir);
     else if (options->resume_dir[0] || is_trained)
         set_text(options->lora.init, "random");
-    if (strcmp(options->model.init, "random") != 0)
+    if (!options_init_is_random(options->model.init))
         return ZERO_OK;
     if (options->checkpoint.dir[0])
         return report_error(ZERO_ERROR_USAGE,
