@@ -7,6 +7,7 @@ import ctypes
 from ctypes import CFUNCTYPE, POINTER, Structure, c_char_p, c_float, c_int, c_size_t, c_uint8, c_uint32, c_uint64, c_void_p
 
 from ._device_array import UINT32, UINT64, view_of
+from ._objects import within_call
 from ._zero_h import ERROR_ARGUMENT, FP32, OK
 
 
@@ -119,7 +120,8 @@ class Calls:
             if self.muted:
                 return OK
             try:
-                function(Run(argument.contents, self._is_cpu, stream))
+                with within_call():
+                    function(Run(argument.contents, self._is_cpu, stream))
                 return OK
             except BaseException as exception:  # through C it would be lost
                 self.raised = exception

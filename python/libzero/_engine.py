@@ -10,7 +10,7 @@ import numpy
 
 from ._callbacks import Calls
 from ._device_array import UINT8, view_of
-from ._objects import Handle
+from ._objects import Handle, end_garbage
 from ._zero_h import (ALL_RANKS, FP32, OK, OWN, PASS_TRAIN, WEIGHT, Config, Group, P, Partial, SaveOptions,
                       StepResult, check, lib, set_fields)
 
@@ -112,6 +112,7 @@ class Engine(Handle):
             lib.zero_checkpoint_close(checkpoint)
 
     def begin(self, kind=PASS_TRAIN, stream=None):
+        end_garbage()
         check(lib.zero_begin(self._handle, kind, stream))
 
     def acquire(self, unit, stream=None):

@@ -1,8 +1,10 @@
 """What an engine is made of: ranks, a device and a model."""
 
 import atexit
+import contextlib
 import os
 import sys
+import threading
 import weakref
 from ctypes import byref, c_double, c_int, c_int64
 
@@ -12,6 +14,8 @@ from ._zero_h import (COMM_AUTO, DEVICE_CPU, ERROR_ARGUMENT, ERROR_PEER, INIT_ZE
 
 _open = {}  # handles by id, as weak references, the oldest first
 _unwound = []  # handles whose block an exception has left
+_garbage = []  # objects whose handles were garbage when they could not be destroyed
+_callbacks = threading.local()  # depth: in how many functions that libzero has called the thread is
 _fails = False  # whether the program is ending with an exception or an exit code
 
 
@@ -34,6 +38,53 @@ def _exit(status=None, /):
     raise _Exit(status)
 
 
+class _Owned:
+    """An object of zero.h, and what uses it. It has no finalizer, so garbage collection, which knows no order of objects
+    that refer to each other, leaves that to Handle."""
+
+    def __init__(self, handle, destroy, uses):
+        self.handle, self.destroy, self.uses, self.users = handle, destroy, uses, []
+        self.process, self.thread = os.getpid(), threading.current_thread()
+        for used in uses:
+            used.users.append(self)
+
+    def end(self):
+        """Destroys it, at most once, and never in a fork of the process that made it: there it is the parent's, and its
+        destruction would be a call of the parent's rank."""
+        handle, self.handle = self.handle, None
+        for used in self.uses:
+            used.users.remove(self)
+        self.uses = ()
+        if handle and not _fails and self.process == os.getpid():
+            getattr(lib, self.destroy)(handle)
+
+    def end_users_first(self):
+        for user in list(self.users):
+            user.end_users_first()
+        self.end()
+
+    def is_another_threads(self):
+        """Whether the thread that made it may be in a call of libzero, which must not be in two at once."""
+        return self.thread is not threading.current_thread() and self.thread.is_alive()
+
+
+def end_garbage():
+    """Destroys what was garbage when another thread ran, or a function that libzero had called."""
+    for owned in [each for each in _garbage if not each.is_another_threads()]:
+        _garbage.remove(owned)
+        owned.end_users_first()
+
+
+@contextlib.contextmanager
+def within_call():
+    """The block is a function that libzero calls: objects that are garbage stay until it has returned."""
+    _callbacks.depth = getattr(_callbacks, "depth", 0) + 1
+    try:
+        yield
+    finally:
+        _callbacks.depth -= 1
+
+
 class Handle:
     """Owns an object of zero.h and keeps what it uses. To destroy one may wait for all ranks, so behind a failure of this
     rank none is: mpirun then ends the others."""
@@ -41,17 +92,18 @@ class Handle:
 
     def __init__(self, create, *uses):
         sys.exit = _exit
+        end_garbage()
         self._handle, self._uses = P(), uses
         check(create(byref(self._handle)))
+        self._owned = _Owned(self._handle, self._destroy, [used._owned for used in uses])
         _open[id(self)] = weakref.ref(self)
 
     def close(self):
         """Destroys the object; collective where zero.h says so. Without it, garbage collection does, or the end of the
         program."""
-        handle, self._handle = self._handle, P()
+        self._handle = P()
         _open.pop(id(self), None)
-        if handle and not _fails:
-            getattr(lib, self._destroy)(handle)
+        self._owned.end()
         self._uses = ()
 
     def __enter__(self):
@@ -65,8 +117,15 @@ class Handle:
             _unwound.append(self)
 
     def __del__(self):
-        if getattr(self, "_handle", None):
-            self.close()
+        """Only users that are garbage, too, can be left: others would keep this object."""
+        owned = getattr(self, "_owned", None)
+        if owned is None or not owned.handle:
+            return
+        _open.pop(id(self), None)
+        if owned.is_another_threads() or getattr(_callbacks, "depth", 0):
+            _garbage.append(owned)
+        else:
+            owned.end_users_first()
 
 
 @atexit.register
@@ -74,6 +133,8 @@ def _close_all():
     """Closes what is left, since mpirun counts a rank as failed that ends without MPI_Finalize."""
     global _fails
     _fails = _fails or hasattr(sys, "last_type")
+    for owned in list(_garbage):
+        owned.end_users_first()
     for reference in reversed(list(_open.values())):
         handle = reference()
         if handle is not None:

@@ -255,6 +255,8 @@ if "$python" -c 'import numpy' 2>/dev/null; then
 1 exception ... as does an exception that nothing catches
 0 caught an exit that is caught does not count, and what is not closed is closed at the end
 0 caught_outside objects whose blocks an exception has left are closed at the end
+0 fork a forked process that ends leaves the objects to its parent
+0 garbage garbage is destroyed users first, and not while libzero may be called
 EOF
     cat >"$scratch/layout.py" <<'EOF'
 import ctypes
