@@ -200,11 +200,24 @@ class Doubled(torch.nn.Module):
         return 2 * weight
 
 
+class Listed(torch.nn.Module):
+    """Computes with a parameter that it keeps in a list, too."""
+
+    def __init__(self):
+        super().__init__()
+        self.linear, self.tanh = torch.nn.Linear(3, 3), torch.nn.Tanh()
+        self.weights, self.uses_list = [self.linear.weight], False
+
+    def forward(self, x):
+        x = self.tanh(self.linear(x))
+        return x @ self.weights[0] if self.uses_list else x
+
+
 def refusals(comm, claim, device):
     """What would have no effect, or another than in torch."""
     def make():
         torch.manual_seed(14)
-        net = torch.nn.Sequential(torch.nn.Linear(3, 3), torch.nn.Sequential(torch.nn.Linear(3, 3), torch.nn.Tanh()))
+        net = torch.nn.Sequential(torch.nn.Linear(3, 3), Listed())
         net.to(device)
         return net, libzero.torch.Sharded(comm, net, list(net))
 
@@ -228,6 +241,8 @@ def refusals(comm, claim, device):
          lambda net: checkpoint(net, x.clone().requires_grad_(), use_reentrant=True)),
         ("two units in a checkpoint_sequential", "0 and 1 are in one torch.utils.checkpoint",
          lambda net: checkpoint_sequential(list(net), 1, x, use_reentrant=False)),
+        ("a parameter from a list", "1.linear.weight was taken from its module before Sharded got it",
+         lambda net: (setattr(net[1], "uses_list", True), net(x))),
         ("torch.func.vmap", "vmap, grad or another transform", lambda net: torch.func.vmap(net)(x)),
         ("torch.func.grad", "vmap, grad or another transform", lambda net: torch.func.grad(lambda x: net(x).sum())(x)),
     )

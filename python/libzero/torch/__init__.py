@@ -33,7 +33,7 @@ from torch.utils._pytree import tree_flatten, tree_unflatten
 
 import libzero
 
-from .units import Absent, Unit, Use, tensor_at
+from .units import Absent, Former, Unit, Use, tensor_at
 
 _DTYPES = {libzero.FP32: torch.float32, libzero.BF16: torch.bfloat16, libzero.FP16: torch.float16}
 _NUMBERS = {dtype: number for number, dtype in _DTYPES.items()}
@@ -164,6 +164,9 @@ class Sharded:
         self._set_all({self._ids[id(each)]: each for each in parameters.values() if not each.is_meta})
         for unit in self._units:
             unit.hide()
+        for name, parameter in parameters.items():
+            if type(parameter) is torch.nn.Parameter:
+                Former.make_of(name, parameter, self._device)
         for module in {id(unit.module): unit.module for unit in self._units}.values():
             inner = module.forward
             if self._compile_options is not None:

@@ -29,6 +29,8 @@ class Absent(torch.nn.Parameter):
         return absent
 
     device = property(lambda self: self.libzero_device)
+    why = ("is used outside its unit, where libzero holds it: list the module that uses it in `units`; for its value take "
+           "Sharded.state_dict")
 
     @classmethod
     def __torch_function__(cls, function, types, args=(), kwargs=None):
@@ -44,8 +46,24 @@ class Absent(torch.nn.Parameter):
             if not isinstance(result, torch.Tensor):
                 return result
         absent = next(arg for arg in tree_flatten((args, kwargs))[0] if isinstance(arg, cls))
-        raise RuntimeError(f"{absent.libzero_name} is used outside its unit, where libzero holds it: list the module that "
-                           "uses it in `units`; for its value take Sharded.state_dict")
+        raise RuntimeError(f"{absent.libzero_name} {absent.why}")
+
+
+class Former(Absent):
+    """A parameter that Sharded has taken over: what the module had, and has no more. Whatever else keeps it, such as a
+    list, would compute with weights that are never trained."""
+
+    @classmethod
+    def make_of(cls, name, parameter, device):
+        """Empties the parameter itself, of which others may have references."""
+        parameter.grad = None
+        if not parameter.is_meta:
+            parameter.data = parameter.new_full((), float("nan")).expand(parameter.shape)
+        parameter.__class__ = cls
+        parameter.libzero_name, parameter.libzero_device = name, device
+
+    why = ("was taken from its module before Sharded got it, and kept elsewhere, such as in a list: the module has it "
+           "anew in each of its uses, so take it from there")
 
 
 class _GpuMemory:
