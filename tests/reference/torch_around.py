@@ -185,6 +185,46 @@ def contexts(comm, claim, stage, device):
               max(fars) < most)
 
 
+class Recurrent(torch.nn.Module):
+    """Two layers in both directions, used twice, between two linear ones."""
+
+    def __init__(self, kind, call):
+        super().__init__()
+        torch.manual_seed(15)
+        self.first, self.last = torch.nn.Linear(DIM, DIM), torch.nn.Linear(DIM, 1)
+        self.layers = kind(DIM, DIM // 2, num_layers=2, batch_first=True, bidirectional=True)
+        self.call = call
+
+    def forward(self, x):
+        x = self.first(x)
+        for _ in range(2):
+            x = self.call(lambda layers, x: layers(x)[0], self.layers, x[None])[0]
+        return self.last(x)
+
+    def uses(self):
+        return [self.first, self.layers, self.layers, self.last]
+
+
+def recurrent(comm, claim, stage, device):
+    def plain(call, *args):
+        return call(*args)
+
+    def checkpointed(call, *args):
+        return checkpoint(call, *args, use_reentrant=False)
+
+    for kind in (torch.nn.RNN, torch.nn.LSTM, torch.nn.GRU):
+        wanted = by_torch(Recurrent(kind, plain).to(device), device, no_context)
+        fars = []
+        for call in (plain, checkpointed):
+            net = Recurrent(kind, call).to(device)
+            sharded = libzero.torch.Sharded(comm, net, net.uses(), stage=stage)
+            with sharded.evaluation():
+                net(batch(device))
+            fars.append(distance(by_libzero(comm, sharded, device, no_context)[0], wanted))
+            sharded.close()
+        claim(f"stage {stage}: {kind.__name__} has torch's gradients, also in a checkpoint: {max(fars):.1e}", max(fars) < 1e-6)
+
+
 def raises(text, function):
     try:
         function()

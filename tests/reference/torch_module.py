@@ -724,6 +724,7 @@ def run_on_ranks(folder, what):
         torch_around.checkpoints(comm, claim, stage, DEVICE)
         torch_around.failing_checkpoint(comm, claim, stage, DEVICE)
         torch_around.contexts(comm, claim, stage, DEVICE)
+        torch_around.recurrent(comm, claim, stage, DEVICE)
     torch_around.refusals(comm, claim, DEVICE)
     half_precision(comm, claim)
     compiled(comm, claim)

@@ -100,6 +100,7 @@ class Unit:
 
     def __init__(self, sharded, index, name, module):
         self.sharded, self.index, self.name, self.module = sharded, index, name, module
+        self.recurrent = [part for part in module.modules() if isinstance(part, torch.nn.RNNBase)]
         self.places = []  # (module, attribute, tensor)
         self.views, self.by_address, self.keepers, self.written = {}, {}, {}, set()
 
@@ -120,6 +121,7 @@ class Unit:
             if with_graph and tensor in sharded.trained:
                 shown = Fetch.apply(sharded.anchor, self, tensor)
             module._parameters[attribute] = shown
+        self.list_recurrent()
 
     def check_parameters(self):
         """Refuses parameters that somebody has put in the place of ours, or added: they would have no effect."""
@@ -138,6 +140,14 @@ class Unit:
     def hide(self):
         for module, attribute, tensor in self.places:
             module._parameters[attribute] = self.sharded.placeholders[tensor]
+        self.list_recurrent()
+
+    def list_recurrent(self):
+        """Lists the parameters of torch's recurrent layers, which they do themselves when one has changed: but then the
+        list would keep them, and on a GPU they would be moved together, in place."""
+        for layer in self.recurrent:
+            layer._flat_weights = [getattr(layer, name, None) for name in layer._flat_weights_names]
+            layer._flat_weight_refs = [None if weight is None else weakref.ref(weight) for weight in layer._flat_weights]
 
     def kept(self):
         """Returns the names of the parameters of which there are views."""
