@@ -225,6 +225,29 @@ def recurrent(comm, claim, stage, device):
         claim(f"stage {stage}: {kind.__name__} has torch's gradients, also in a checkpoint: {max(fars):.1e}", max(fars) < 1e-6)
 
 
+class Extra(torch.nn.Linear):
+    """Has a state of its own beside its tensors'."""
+    n_seen = 0
+
+    def get_extra_state(self):
+        return {"seen": self.n_seen}
+
+    def set_extra_state(self, state):
+        self.n_seen = state["seen"]
+
+
+def extra_state(comm, claim, device):
+    net = torch.nn.Sequential(Extra(3, 3), torch.nn.Linear(3, 1)).to(device)
+    sharded = libzero.torch.Sharded(comm, net, list(net))
+    net[0].n_seen = 7
+    state = sharded.state_dict()
+    net[0].n_seen = 0
+    sharded.load_state_dict(state)
+    claim("what get_extra_state returns is in state_dict, and load_state_dict brings it back",
+          state["0._extra_state"] == {"seen": 7} and net[0].n_seen == 7)
+    sharded.close()
+
+
 def raises(text, function):
     try:
         function()

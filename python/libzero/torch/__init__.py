@@ -460,12 +460,15 @@ class Sharded:
         if differ:
             raise KeyError(f"{differ[0]} is {'not ' * (differ[0] in own)}in the state_dict that is loaded, "
                            f"{'but ' if differ[0] in own else 'and not '}in the module")
+        extra = {name for name in own if name.rpartition(".")[2] == "_extra_state"}  # of any type: torch's get_extra_state
         for name, value in own.items():
-            if tuple(value.shape) != tuple(state[name].shape):
+            if name not in extra and tuple(value.shape) != tuple(state[name].shape):
                 raise ValueError(f"{name} has shape {tuple(value.shape)}, not {tuple(state[name].shape)}")
         self._set_all({by_id[id(value)]: state[name] for name, value in own.items() if id(value) in by_id})
         for name, value in own.items():
-            if id(value) not in by_id and isinstance(value, torch.Tensor):
+            if name in extra:
+                self.net.get_submodule(name.rpartition(".")[0]).set_extra_state(state[name])
+            elif id(value) not in by_id:
                 value.detach().copy_(state[name])
         self._waiting.clear()
 
