@@ -9,7 +9,7 @@ import weakref
 from ctypes import byref, c_double, c_int, c_int64
 
 from ._zero_h import (COMM_AUTO, DEVICE_CPU, ERROR_ARGUMENT, ERROR_PEER, INIT_ZEROS, MAX_DIMS, OK, P, Error, TensorDesc,
-                      check, lib)
+                      check, lib, text_of)
 
 
 _open = {}  # handles by id, as weak references, the oldest first
@@ -214,7 +214,9 @@ class Model(Handle):
         shape = tuple(shape)
         if len(shape) > MAX_DIMS:
             raise ValueError(f"{name} has {len(shape)} dimensions, at most {MAX_DIMS} are possible")
-        desc = TensorDesc(name.encode(), len(shape), (c_int64 * MAX_DIMS)(*shape), init, init_std, decay, packed, fp8,
+        if any(size >= 2 ** 63 for size in shape):
+            raise ValueError(f"{name} has the shape {shape}: its sizes do not fit into C's int64_t")
+        desc = TensorDesc(text_of(name.encode()), len(shape), (c_int64 * MAX_DIMS)(*shape), init, init_std, decay, packed, fp8,
                           frozen, hidden_matrix, not_saved, frozen_fp8)
         tensor = c_int()
         check(lib.zero_model_add_tensor(self._handle, unit, byref(desc), byref(tensor)))

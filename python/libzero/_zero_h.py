@@ -21,7 +21,32 @@ OK, ERROR_ARGUMENT, ERROR_PEER = 0, 1, 10
 MAX_DIMS = 4
 
 
+_WHOLE = {c_int, c_uint64, c_size_t}
 _KINDS = {c_float: "a number", c_int: "a whole number, or one of libzero's constants", c_bool: "True or False"}
+
+
+class Int:
+    """An argument of C's type int. ctypes takes the last bits of a larger number."""
+    @staticmethod
+    def from_param(value):
+        number = c_int(value)
+        if number.value != value:
+            raise ValueError(f"{value} does not fit into C's int")
+        return number
+
+
+class Text:
+    """An argument that is a text of C's, which ends at the first byte 0."""
+    @staticmethod
+    def from_param(value):
+        return c_char_p(text_of(value))
+
+
+def text_of(value):
+    """Returns bytes for C: they must not have a byte 0, which would end the text."""
+    if b"\0" in value:
+        raise ValueError(f"{value} has a null character")
+    return value
 
 
 def set_fields(struct, name, settings):
@@ -37,6 +62,8 @@ def set_fields(struct, name, settings):
         except TypeError as error:
             kind = _KINDS.get(types[field], "a whole number")
             raise TypeError(f"{field} is {value!r}, but {name}.{field} is {kind}") from error
+        if types[field] in _WHOLE and getattr(struct, field) != value:  # ctypes takes the last bits
+            raise ValueError(f"{field} is {value!r}, which does not fit into {name}.{field}")
 
 
 class TensorDesc(ctypes.Structure):
@@ -137,28 +164,28 @@ class _Library:
 lib = _Library()
 P = c_void_p
 
-lib.declare(c_char_p, version=[], last_error=[], status_name=[c_int], status_text=[c_int], comm_name=[P],
+lib.declare(c_char_p, version=[], last_error=[], status_name=[Int], status_text=[Int], comm_name=[P],
             checkpoint_state=[P])
-lib.declare(c_int, comm_create=[c_int, POINTER(P)], comm_create_from=[c_int, P, POINTER(P)],
-            comm_create_from_f=[c_int, c_int, POINTER(P)], comm_sum=[P, POINTER(c_double), c_size_t], comm_rank=[P], comm_size=[P], comm_local_rank=[P],
+lib.declare(c_int, comm_create=[Int, POINTER(P)], comm_create_from=[Int, P, POINTER(P)],
+            comm_create_from_f=[Int, Int, POINTER(P)], comm_sum=[P, POINTER(c_double), c_size_t], comm_rank=[P], comm_size=[P], comm_local_rank=[P],
             comm_local_size=[P], comm_barrier=[P],
-            comm_agree=[P, c_int], device_create=[c_int, P, POINTER(P)], model_create=[POINTER(P)],
-            model_add_unit=[P, c_char_p, POINTER(c_int)], config_init=[POINTER(Config), c_size_t],
-            model_add_tensor=[P, c_int, POINTER(TensorDesc), POINTER(c_int)], model_share_tensor=[P, c_int, c_int],
-            engine_create=[P, P, P, POINTER(Config), POINTER(P)], init_parameters=[P], load_weights=[P, c_char_p],
-            load_weights_partial=[P, c_char_p, POINTER(Partial)],
-            get_tensor=[P, c_int, c_int, c_int, P], set_tensor=[P, c_int, c_int, c_int, P], begin=[P, c_int, P],
-            acquire=[P, c_int, P], release=[P, c_int, P], unused=[P, c_int, P], grad_ready=[P, c_int, P],
-            set_lr=[P, c_float], step=[P, c_float, P, P], step_wait=[P, POINTER(StepResult)], set_micro_steps=[P, c_int],
-            set_group=[P, c_int, POINTER(Group)], get_group=[P, c_int, POINTER(Group)],
-            cancel=[P], device_get_type=[P], save_prepare=[P, c_char_p],
-            save_begin=[P, c_char_p, POINTER(SaveOptions), POINTER(P)], save_end=[P],
-            checkpoint_open=[P, c_char_p, POINTER(P)], load=[P, P], load_partial=[P, P, POINTER(Partial)])
-lib.declare(None, comm_destroy=[P], comm_abort=[P, c_int], device_destroy=[P], model_destroy=[P], engine_destroy=[P],
+            comm_agree=[P, Int], device_create=[Int, P, POINTER(P)], model_create=[POINTER(P)],
+            model_add_unit=[P, Text, POINTER(c_int)], config_init=[POINTER(Config), c_size_t],
+            model_add_tensor=[P, Int, POINTER(TensorDesc), POINTER(c_int)], model_share_tensor=[P, Int, Int],
+            engine_create=[P, P, P, POINTER(Config), POINTER(P)], init_parameters=[P], load_weights=[P, Text],
+            load_weights_partial=[P, Text, POINTER(Partial)],
+            get_tensor=[P, Int, Int, Int, P], set_tensor=[P, Int, Int, Int, P], begin=[P, Int, P],
+            acquire=[P, Int, P], release=[P, Int, P], unused=[P, Int, P], grad_ready=[P, Int, P],
+            set_lr=[P, c_float], step=[P, c_float, P, P], step_wait=[P, POINTER(StepResult)], set_micro_steps=[P, Int],
+            set_group=[P, Int, POINTER(Group)], get_group=[P, Int, POINTER(Group)],
+            cancel=[P], device_get_type=[P], save_prepare=[P, Text],
+            save_begin=[P, Text, POINTER(SaveOptions), POINTER(P)], save_end=[P],
+            checkpoint_open=[P, Text, POINTER(P)], load=[P, P], load_partial=[P, P, POINTER(Partial)])
+lib.declare(None, comm_destroy=[P], comm_abort=[P, Int], device_destroy=[P], model_destroy=[P], engine_destroy=[P],
             checkpoint_close=[P])
-lib.declare(P, param=[P, c_int], loss_scale=[P])
-lib.declare(Grad, grad=[P, c_int])
-lib.declare(Fp8Param, param_fp8=[P, c_int])
+lib.declare(P, param=[P, Int], loss_scale=[P])
+lib.declare(Grad, grad=[P, Int])
+lib.declare(Fp8Param, param_fp8=[P, Int])
 
 
 class Error(RuntimeError):

@@ -283,6 +283,14 @@ try:
     raise SystemExit("a step without a pass")
 except libzero.Error as error:
     assert error.status == 5 and "zero_step after 0 of 1 micro-steps" in str(error), error
+for call in (lambda: engine.begin(2 ** 32), lambda: engine.set_micro_steps(2 ** 32 + 1), lambda: engine.load_weights("/tmp\0x"),
+             lambda: model.add_unit("a\0b"), lambda: model.add_tensor(unit, "large", (2 ** 64 + 3,)),
+             lambda: libzero.Config.default(micro_steps=2 ** 32 + 1), lambda: libzero.Config.default(seed=-1)):
+    try:
+        call()
+        raise SystemExit("what does not fit into C was taken")
+    except (ValueError, ctypes.ArgumentError) as error:
+        assert "fit into" in str(error) or "null character" in str(error), error
 engine.begin()
 try:
     with engine.forward(unit):
