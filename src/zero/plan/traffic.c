@@ -5,6 +5,7 @@
  * Then which of these a rank receives from its own host, and which from others.
  */
 #include <stdlib.h>
+#include <string.h>
 
 #include "base/log.h"
 #include "comm/comm.h"
@@ -50,18 +51,32 @@ static void gather_ahead(const zero_model_t *model, const zero_layout_t *layout,
     }
 }
 
-/* Counts the gathers of each unit in a step at stage 3. */
+/* Counts the gathers of each unit in a step at stage 3. A micro-step that leaves in each buffer what the one before it
+ * has left there is like all that follow, so that the count takes no longer for more of them. */
 static zero_status_t count_gathers(const zero_model_t *model, const zero_layout_t *layout, const zero_config_t *config,
                                    const zero_arena_plan_t *plan, uint64_t *n_gathers)
 {
+    const size_t n_units = (size_t)layout->n_units;
     zero_unsharded_t unsharded;
     ZERO_TRY(zero_unsharded_create(layout, plan->unsharded_param_counts, plan->unsharded_param_bytes, 0, &unsharded));
-    for (int micro_step = 0; micro_step < config->micro_steps; micro_step++)
+    int *were_in = malloc(n_units * sizeof *were_in); /* the buffers, and the counts, before a micro-step */
+    uint64_t *n_before = malloc(n_units * sizeof *n_before);
+    bool has_memory = were_in && n_before, is_last = !has_memory;
+    for (int micro_step = 0; micro_step < config->micro_steps && !is_last; micro_step++) {
+        memcpy(were_in, unsharded.buffer_of, n_units * sizeof *were_in);
+        memcpy(n_before, n_gathers, n_units * sizeof *n_before);
         for (int position = 0; position < zero_order_n_positions(ZERO_PASS_TRAIN, model->n_units); position++)
             gather_ahead(model, layout, zero_plan_first_unsharded(plan, layout), config->prefetch, position, &unsharded,
                          n_gathers);
+        is_last = memcmp(were_in, unsharded.buffer_of, n_units * sizeof *were_in) == 0;
+        for (size_t unit = 0; unit < n_units && is_last; unit++)
+            n_gathers[unit] += (uint64_t)(config->micro_steps - 1 - micro_step) * (n_gathers[unit] - n_before[unit]);
+    }
+    free(were_in);
+    free(n_before);
     zero_unsharded_destroy(&unsharded);
-    return ZERO_OK;
+    return has_memory ? ZERO_OK
+                      : zero_fail(ZERO_ERROR_MEMORY, "no memory to plan the traffic of %d units", layout->n_units);
 }
 
 /* Adds a unit's gathers, of which stage 3 makes n_gathers. */

@@ -1,6 +1,7 @@
 /* test_traffic.c - zero_plan_traffic against formulas: what ranks receive from their own host and from others at every
  * stage, with groups, micro-steps, and hosts of different sizes. That engines exchange as much is shown by
  * test_memory.c (their counters) and tests/hosts/run (the network's). */
+#include <limits.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -85,6 +86,39 @@ START_TEST(one_host_exchanges_what_the_formula_says)
                 expect("local", traffic[rank].local_bytes, received(stage, m));
                 ck_assert_uint_eq(traffic[rank].received_bytes + traffic[rank].sent_bytes, 0);
             }
+        }
+}
+END_TEST
+
+/* Counting each would take minutes. */
+START_TEST(any_number_of_micro_steps_is_planned_at_once)
+{
+    const int hosts[N_RANKS] = {0};
+    zero_traffic_t traffic[N_RANKS];
+    zero_config_t config = config_of(3, INT_MAX);
+    plan(&config, ZERO_DEVICE_CPU, hosts, traffic);
+    expect("2^31 - 1 micro-steps", traffic[0].local_bytes, received(3, INT_MAX));
+}
+END_TEST
+
+/* Other settings than the formula's: each further micro-step adds the same. */
+START_TEST(micro_steps_behind_the_second_are_alike)
+{
+    const int hosts[N_RANKS] = {0};
+    for (int prefetch = 0; prefetch < N_UNITS + 2; prefetch++)
+        for (int keep = 0; keep < N_UNITS + 2; keep++) {
+            uint64_t bytes[5];
+            for (int m = 0; m < 5; m++) {
+                zero_traffic_t traffic[N_RANKS];
+                zero_config_t config = config_of(3, m < 4 ? 2 + m : 1000);
+                config.prefetch = prefetch;
+                config.keep = keep;
+                plan(&config, ZERO_DEVICE_CPU, hosts, traffic);
+                bytes[m] = traffic[0].local_bytes;
+            }
+            ck_assert_uint_eq(bytes[2] - bytes[1], bytes[1] - bytes[0]);
+            ck_assert_uint_eq(bytes[3] - bytes[2], bytes[1] - bytes[0]);
+            ck_assert_uint_eq(bytes[4], bytes[0] + 998 * (bytes[1] - bytes[0]));
         }
 }
 END_TEST
@@ -242,6 +276,8 @@ static Suite *suite(void)
     TCase *formulas = tcase_create("formulas");
     tcase_add_checked_fixture(formulas, declare, destroy);
     tcase_add_test(formulas, one_host_exchanges_what_the_formula_says);
+    tcase_add_test(formulas, any_number_of_micro_steps_is_planned_at_once);
+    tcase_add_test(formulas, micro_steps_behind_the_second_are_alike);
     tcase_add_test(formulas, gradients_that_are_added_up_first_are_exchanged_once_in_fp32);
     tcase_add_test(formulas, hosts_exchange_what_their_ranks_have_not);
     tcase_add_test(formulas, groups_of_a_host_exchange_parts_and_gradients);
