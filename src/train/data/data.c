@@ -333,6 +333,15 @@ bool data_tokenizer(const data_t *data, uint64_t *hash, uint64_t *rules, const c
     return true;
 }
 
+const char *data_assumed_text(const data_t *data)
+{
+    const data_files_t *files = &data->sequences.files;
+    for (int i = 0; data->spec.format == FORMAT_AUTO && i < files->n; i++)
+        if (files->at[i].format == FORMAT_TEXT)
+            return files->at[i].path;
+    return NULL;
+}
+
 int64_t data_n_sequences(const data_t *data)
 {
     return data->sequences.n;

@@ -60,6 +60,8 @@ bool data_has_mask(const data_t *data);
 /* Sets what is known of the tokenizer.json that made the tokens: its XXH3, what decides its tokens (tokenizer_rules.h),
  * 0 if that is not known, and a file that says so. Returns whether one does. */
 bool data_tokenizer(const data_t *data, uint64_t *hash, uint64_t *rules, const char **path);
+/* Returns a file that format auto took for text, whose bytes are tokens; NULL: there is none. */
+const char *data_assumed_text(const data_t *data);
 int64_t data_n_sequences(const data_t *data); /* at least 1 */
 /* Returns how many tokens at the files' ends fill no sequence; 0 if documents are packed. */
 int64_t data_n_left_out(const data_t *data);

@@ -102,8 +102,14 @@ void data_identity_add(data_identity_t *all, const data_identity_t *files, const
 
 zero_status_t data_check_tokenizer(const data_t *data, const model_tokenizer_t *tokenizer)
 {
-    const char *path;
+    const char *path = data_assumed_text(data);
     uint64_t made, rules;
+    if (tokenizer->hash && path)
+        return report_error(
+            ZERO_ERROR_USAGE,
+            "'%s' is text, of which each byte would be a token, but the model has a tokenizer.json: "
+            "make tokens of the text with launch/tokenize; [data] format = text takes bytes all the same",
+            path);
     if (!tokenizer->hash || !data_tokenizer(data, &made, &rules, &path) || made == tokenizer->hash)
         return ZERO_OK;
     if (rules && rules == tokenizer_rules_hash(tokenizer->text, (size_t)tokenizer->n_bytes)) {

@@ -30,7 +30,8 @@ typedef struct model_tokenizer {
 } model_tokenizer_t;
 
 /* Refuses data that another tokenizer made than the model's, with a line and ZERO_ERROR_USAGE. A tokenizer.json that is
- * only written in another way makes the same tokens: that is said. Data that do not say what made them are accepted. */
+ * only written in another way makes the same tokens: that is said. Tokens that do not say what made them are accepted;
+ * text is, whose bytes such a model would take for its tokens, if [data] format says that it is text. */
 zero_status_t data_check_tokenizer(const data_t *data, const model_tokenizer_t *tokenizer);
 
 #endif

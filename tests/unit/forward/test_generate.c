@@ -178,7 +178,7 @@ START_TEST(a_tokenizer_that_cannot_be_read_costs_no_run)
         int code = support_run(&output, LIMIT_S,
                                "cd %s && rm -rf other && cp -rL ck/latest other && echo '{\"model\": {\"type\": "
                                "\"Unigram\"}}' >other/tokenizer.json && %s/zerotrain --set train.steps=1 --set "
-                               "train.sample_every=1 --set checkpoint.dir=%s --set %s cfg.ini",
+                               "train.sample_every=1 --set data.format=text --set checkpoint.dir=%s --set %s cfg.ini",
                                scratch, support_build(), i == 1 ? "other_ck" : "", settings[i]);
         ck_assert_msg(code == 0, "%s: %s", settings[i], output.err);
         ck_assert_msg(strstr(output.err, "model.type is Unigram"), "%s: %s", settings[i], output.err);

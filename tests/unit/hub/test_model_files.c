@@ -134,15 +134,14 @@ END_TEST
 /* ---- Runs ---- */
 
 #define CONFIG                                                                                                         \
-    "[model]\nlayers = 1\ndim = 24\nheads = 2\nseq_len = 16\n[data]\ntrain = text.txt\n"                               \
+    "[model]\nlayers = 1\ndim = 24\nheads = 2\nseq_len = 16\n[data]\ntrain = zeros.bin\n"                              \
     "[train]\nsteps = 4\nglobal_batch = 4\nprecision = fp32\n[device]\ntype = cpu\n"
 
 static int train(int n_ranks, const char *arguments, support_output_t *output)
 {
-    static char text[2000];
-    memset(text, 'a', sizeof text);
+    static const char zeros[2000];
     support_write_file(path_of(".", "cfg.ini"), CONFIG, sizeof CONFIG - 1);
-    support_write_file(path_of(".", "text.txt"), text, sizeof text);
+    support_write_file(path_of(".", "zeros.bin"), zeros, sizeof zeros);
     return support_mpirun(output, RUN_LIMIT_S, n_ranks, "--wdir %s %s/zerotrain %s cfg.ini", directory, support_build(),
                           arguments);
 }
@@ -190,6 +189,27 @@ START_TEST(they_are_carried_from_checkpoint_to_checkpoint)
     ck_assert_int_ne(train(1, "--set checkpoint.dir=second --resume --set train.steps=9", &output), 0);
     ck_assert_msg(strstr(output.err, "merges.txt") != NULL, "%s", output.err);
     support_output_free(&output);
+}
+END_TEST
+
+/* Bytes are no tokens of a model that has a tokenizer, in training or in evaluation, unless format says so. */
+START_TEST(text_is_refused_where_the_model_has_a_tokenizer)
+{
+    static const char *const refused[] = {
+        "--set data.train=text.txt --set model.tokenizer=tok", "--set data.train=text.txt --set model.init=ck",
+        "--set data.val=text.txt --set model.init=ck", "evaluate --set data.val=text.txt --resume ck"};
+    support_output_t output;
+    shell("head -c 2000 /dev/zero | tr '\\0' a >text.txt");
+    must_train(1, "--set checkpoint.dir=ck --set model.tokenizer=tok");
+    for (size_t i = 0; i < sizeof refused / sizeof refused[0]; i++) {
+        ck_assert_msg(train(2, refused[i], &output) == 2, "%s: %s", refused[i], output.err);
+        ck_assert_msg(support_count(output.err, "'text.txt' is text, of which each byte would be a token") == 1 &&
+                          strstr(output.err, "launch/tokenize; [data] format = text"),
+                      "%s: %s", refused[i], output.err);
+        support_output_free(&output);
+    }
+    must_train(1, "--set data.train=text.txt --set data.format=text --set model.init=ck");
+    must_train(1, "evaluate --set data.format=text --set data.val=text.txt --resume ck");
 }
 END_TEST
 
@@ -381,6 +401,7 @@ static Suite *suite(void)
     tcase_add_test(c, links_of_hugging_faces_cache_are_followed);
     tcase_add_test(c, they_are_carried_from_checkpoint_to_checkpoint);
     tcase_add_test(c, data_of_another_tokenizer_are_refused);
+    tcase_add_test(c, text_is_refused_where_the_model_has_a_tokenizer);
     tcase_add_test(c, only_what_decides_tokens_is_compared);
     tcase_add_test(c, every_dropout_that_is_not_applied_is_said_in_a_line);
     tcase_add_loop_test(c, a_model_from_nowhere_knows_where_a_text_ends, 0, sizeof ENDS / sizeof ENDS[0]);
