@@ -52,6 +52,12 @@ explains_itself_before_the_build()
     cat "$scratch/out"
     [[ $code -eq 0 ]] && grep -q -- '--max-minutes M' "$scratch/out"
 }
+# With no line of its own about mpirun.
+shows_the_options_of_both()
+{
+    launched "0" --help
+    grep -q -- '--max-minutes M' "$scratch/out" && ! grep -q 'mpirun --quiet' "$scratch/out"
+}
 is_not_restarted()
 {
     local end
@@ -90,6 +96,16 @@ shift
 exec bash -c "$*"
 END
 chmod +x "$scratch/agent"
+starts_on_all_hosts_or_not_at_all()
+{
+    printf 'node-gone slots=4\nlocalhost slots=2\nalso-gone\n' >"$scratch/hosts"
+    OMPI_MCA_plm_rsh_agent=$scratch/agent launched "0" --hosts "$scratch/hosts" cfg.ini
+    [[ $code -eq 1 && -z $starts && $(wc -l <"$scratch/out") -eq 1 ]] &&
+        grep -q 'no answer from node-gone and also-gone, of .*/hosts' "$scratch/out" || return 1
+    OMPI_MCA_plm_rsh_agent=$scratch/agent launched "0" --hosts "$scratch/hosts" --restarts 1 cfg.ini
+    [[ $code -eq 0 && $(cut -d' ' -f1 <<<"$starts") == 2 ]] &&
+        grep -q 'no answer from node-gone and also-gone: the run starts without' "$scratch/out"
+}
 leaves_out_lost_hosts()
 {
     printf 'localhost slots=2\nnode-gone slots=4\n' >"$scratch/hosts"
@@ -143,6 +159,7 @@ ends_in_time()
     [[ $code -eq 3 ]] && n_starts 1 && grep -q '0.05 minutes are over' "$scratch/out"
 }
 claim "--help works before zerotrain is built" explains_itself_before_the_build
+claim "--help shows the launcher's options and zerotrain's" shows_the_options_of_both
 claim "success, mistakes, a saved stop and a state that is not finite are not started again" is_not_restarted
 claim "other ends are, with the same options and --auto-resume, later each time, one line each" is_restarted
 claim "not more often than --restarts says; the exit code is the last one's" has_a_limit
@@ -150,6 +167,7 @@ claim "nothing is started again, and nothing resumed, without --restarts" is_pla
 claim "a number that is none is refused with one line" refuses
 claim "a link to it starts the same" runs_through_a_link
 claim "hosts of which none answers are named" names_hosts_of_which_none_answers
+claim "a run starts on all hosts that are named, unless it may be restarted" starts_on_all_hosts_or_not_at_all
 claim "a restart is without the hosts that do not answer, and with fewer ranks while their number is refused" leaves_out_lost_hosts
 claim "a restart is with the GPUs that are left; without any it ends and says so" leaves_out_lost_gpus
 claim "--max-minutes: told to save after so long, and not started again" ends_in_time
