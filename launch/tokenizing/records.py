@@ -95,9 +95,16 @@ def checked_variables(variables):
     return variables or {}
 
 
+# By which fields a record is recognized that has not those of the format it is read as.
+RECOGNIZED = {"--chat": ("messages",), "--format sharegpt": ("conversations",), "--format alpaca": ("instruction", "output"),
+              "--format preference": ("chosen", "rejected"), "--format prompt-completion": ("prompt", "completion")}
+
+
 def field_of(record, field, kind, name):
     if field not in record:
-        raise ValueError("no object with the field '%s'; --field names another" % field)
+        option = next((option for option, fields in RECOGNIZED.items() if all(key in record for key in fields)), None)
+        raise ValueError("no object with the field '%s'; %s" % (field, "--field names another" if not option else "%s reads %s" % (
+            option, " and ".join("'%s'" % key for key in RECOGNIZED[option]))))
     if not isinstance(record[field], kind):
         raise ValueError("'%s' is no %s" % (field, name))
     return record[field]

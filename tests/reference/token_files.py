@@ -316,11 +316,18 @@ def bad_input_is_one_line():
     saved_again("wet", drop_merges)
     with open(path_of("lone.json"), "wb") as file:
         file.write(read("bpe/tokenizer.json"))
+    for name, keys in (("turns", ["conversations"]), ("pairs", ["prompt", "chosen", "rejected"]), ("dialogue", ["messages"])):
+        with open(path_of(name + ".jsonl"), "w", encoding="utf-8") as file:
+            file.write(json.dumps(dict.fromkeys(keys, [])) + "\n")
     for arguments, says in ((["-t", "bpe", "nowhere"], "no file or folder"), (["-t", "nowhere", "texts"], "neither"),
                             (["-t", "bpe", "lines.jsonl"], "no object with the field 'text'"),
                             (["-t", "wet", "texts"], "dropout is 0.1"), (["-t", "bpe", "--chat", "texts"], "--chat reads .jsonl"),
                             (["-t", "bpe", "--chat", "--field", "body", "lines.jsonl"], "is no list of messages"),
-                            (["-t", "lone.json", "--chat", "lines.jsonl"], "'.' has no chat template")):
+                            (["-t", "lone.json", "--chat", "lines.jsonl"], "'.' has no chat template"),
+                            (["-t", "bpe", "turns.jsonl"], "--format sharegpt reads 'conversations'"),
+                            (["-t", "bpe", "--chat", "turns.jsonl"], "--format sharegpt reads 'conversations'"),
+                            (["-t", "bpe", "pairs.jsonl"], "--format preference reads 'chosen' and 'rejected'"),
+                            (["-t", "bpe", "dialogue.jsonl"], "--chat reads 'messages'")):
         code, said = run("-o", "bad.tokens", *arguments)
         assert code == 1 and says in said and "Traceback" not in said, said
 
