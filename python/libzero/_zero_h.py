@@ -147,8 +147,12 @@ class _Library:
     @functools.cached_property
     def _loaded(self):
         path = os.environ.get("LIBZERO") or ctypes.util.find_library("zero") or "libzero.so.0"
-        # Open MPI's plug-ins look for its symbols among the process's.
-        return ctypes.CDLL(path, mode=ctypes.RTLD_GLOBAL)
+        try:
+            # Open MPI's plug-ins look for its symbols among the process's.
+            return ctypes.CDLL(path, mode=ctypes.RTLD_GLOBAL)
+        except OSError as error:
+            raise OSError("%s: install libzero (make install), or name its libzero.so in the environment variable LIBZERO"
+                          % error) from None
 
     def __getattr__(self, name):
         """Is called once for each function, which then is an attribute."""

@@ -228,6 +228,13 @@ if "$python" -c 'import numpy' 2>/dev/null; then
     fi
     export PYTHONDONTWRITEBYTECODE=1
     trains examples/linear.py "$python" "$PWD/examples/linear.py"
+    # shellcheck disable=SC2317 # claim calls it
+    names_the_library()
+    {
+        ! LIBZERO=nowhere.so timeout 60 "$python" "$PWD/examples/linear.py" >"$scratch/no_library" 2>&1 &&
+            grep 'nowhere.so: cannot open shared object file.*: install libzero .* LIBZERO$' "$scratch/no_library"
+    }
+    claim "a libzero.so that is not there is named, with what to do" names_the_library
     # Losses are summed in another order than C's: their text has 6 digits, which hides it.
     "$build/examples/own_optimizer" 3 >"$scratch/own"
     claim "examples/own_optimizer.py prints own_optimizer.c's text" prints "$scratch/own" timeout 60 "$python" \
