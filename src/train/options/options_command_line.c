@@ -121,14 +121,24 @@ static zero_status_t add_run(reader_t *reader, const char *path)
     return ZERO_OK;
 }
 
+/* Refuses what stands in a configuration's place, but is no file and was meant as a command. */
+static zero_status_t check_command(const options_t *options)
+{
+    const char *first = options->config_path, *command = command_suggest(first);
+    if (options->command != COMMAND_TRAIN || access(first, F_OK) == 0)
+        return ZERO_OK;
+    if (command)
+        return report_error(ZERO_ERROR_USAGE, "unknown command '%s'; did you mean zerotrain %s?", first, command);
+    return strcmp(first, "train") != 0
+               ? ZERO_OK
+               : report_error(ZERO_ERROR_USAGE, "unknown command 'train': training needs no word: zerotrain CFG.ini");
+}
+
 /* Reports that there are two files where one can be: unless the first was meant as a command. */
 static zero_status_t fail_second_file(const reader_t *reader, const char *path)
 {
-    const char *first = reader->options->config_path, *command = command_suggest(first);
-    if (reader->options->command == COMMAND_TRAIN && command && access(first, F_OK) != 0)
-        return report_error(ZERO_ERROR_USAGE, "unknown command '%s'; did you mean zerotrain %s?", first, command);
-    if (reader->options->command == COMMAND_TRAIN && strcmp(first, "train") == 0 && access(first, F_OK) != 0)
-        return report_error(ZERO_ERROR_USAGE, "unknown command 'train': training needs no word: zerotrain %s", path);
+    const char *first = reader->options->config_path;
+    ZERO_TRY(check_command(reader->options));
     return report_error(ZERO_ERROR_USAGE, "there can be only one %s, not two: '%s' and '%s'",
                         options_generate(reader->options) ? "checkpoint" : "configuration file", first, path);
 }
@@ -440,6 +450,8 @@ zero_status_t command_line_read(int argc, char **argv, command_line_t *line, opt
         status = command_check(options, reader.given);
     if (status == ZERO_OK && reader.n_files < n_wanted(options->command) && !line->help && !line->version)
         status = fail_no_file(options->command);
+    if (status == ZERO_OK && !line->help && !line->version)
+        status = check_command(options);
     if (status != ZERO_OK)
         command_line_free(line);
     return status;

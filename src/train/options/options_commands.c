@@ -45,6 +45,14 @@ options_command_t command_find(const char *word)
 
 const char *command_suggest(const char *word)
 {
+    static const struct {
+        const char *word, *meant;
+    } others[] = {{"eval", "evaluate"},  {"test", "evaluate"},      {"chat", "generate --chat"}, {"sample", "generate"},
+                  {"infer", "generate"}, {"inference", "generate"}, {"convert", "export"},       {"plan", "--plan"},
+                  {"help", "--help"},    {"version", "--version"}};
+    for (size_t i = 0; i < sizeof others / sizeof others[0]; i++)
+        if (strcmp(others[i].word, word) == 0)
+            return others[i].meant;
     near_miss_t near = near_miss_begin(word);
     for (int c = 0; c < N_COMMANDS; c++)
         if (command_rows[c].name)

@@ -141,7 +141,7 @@ extern const command_row_t command_rows[N_COMMANDS];
 
 /* Returns the command that a word names, or COMMAND_TRAIN. */
 options_command_t command_find(const char *word);
-/* Returns the command that a word is close to, for messages; NULL: none. */
+/* Returns the command, or the option, that a word is close to or another name of, for messages; NULL: none. */
 const char *command_suggest(const char *word);
 /* Refuses options of another command. given: by row of command_line_rows. */
 zero_status_t command_check(const options_t *options, const bool *given);

@@ -417,15 +417,17 @@ START_TEST(mistakes_on_the_command_line_are_named)
     capture_begin();
     ck_assert_int_eq(options_parse(1, nothing, &options, &action), ZERO_ERROR_USAGE);
     expect_line(capture_end(), (const char *[]){"configuration file is missing", NULL});
-    static const char *const commands[][2] = {{"fitt", "did you mean zerotrain fit?"},
-                                              {"evalute", "did you mean zerotrain evaluate?"},
-                                              {"train", "training needs no word"}};
-    for (size_t i = 0; i < sizeof commands / sizeof commands[0]; i++) {
-        char *argv[] = {(char *)"zerotrain", (char *)commands[i][0], config, NULL};
-        capture_begin();
-        ck_assert_int_eq(options_parse(3, argv, &options, &action), ZERO_ERROR_USAGE);
-        expect_line(capture_end(), (const char *[]){commands[i][0], commands[i][1], NULL});
-    }
+    static const char *const commands[][2] = {
+        {"fitt", "did you mean zerotrain fit?"},      {"evalute", "did you mean zerotrain evaluate?"},
+        {"eval", "did you mean zerotrain evaluate?"}, {"chat", "did you mean zerotrain generate --chat?"},
+        {"help", "did you mean zerotrain --help?"},   {"train", "training needs no word"}};
+    for (size_t i = 0; i < sizeof commands / sizeof commands[0]; i++)
+        for (int n_words = 1; n_words <= 2; n_words++) {
+            char *argv[] = {(char *)"zerotrain", (char *)commands[i][0], n_words == 2 ? config : NULL, NULL};
+            capture_begin();
+            ck_assert_int_eq(options_parse(1 + n_words, argv, &options, &action), ZERO_ERROR_USAGE);
+            expect_line(capture_end(), (const char *[]){"unknown command", commands[i][0], commands[i][1], NULL});
+        }
 }
 END_TEST
 
