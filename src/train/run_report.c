@@ -237,9 +237,10 @@ void run_report_start(const run_t *run)
     char each[64] = "rank";
     if (options_sequence_ranks(&o->train) > 1)
         snprintf(each, sizeof each, "%lld ranks, which share each", (long long)o->train.sequence_ranks);
-    report("%lld training tokens; a step takes %lld sequences of %lld (%lld per %s, %d micro-step%s)",
-           (long long)data_n_tokens(run->train), (long long)o->train.global_batch, (long long)o->model.seq_len,
-           (long long)o->train.micro_batch, each, run->micro_steps, run->micro_steps == 1 ? "" : "s");
+    report("%lld training tokens; a step takes %lld sequence%s of %lld (%lld per %s, %d micro-step%s)",
+           (long long)data_n_tokens(run->train), (long long)o->train.global_batch,
+           o->train.global_batch == 1 ? "" : "s", (long long)o->model.seq_len, (long long)o->train.micro_batch, each,
+           run->micro_steps, run->micro_steps == 1 ? "" : "s");
     data_report_left_out(run->train, "train");
     validation_report(&run->val);
     if (o->train.fp8 != FP8_NONE)

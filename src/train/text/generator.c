@@ -294,6 +294,6 @@ void generator_report(const generator_t *generator)
     if (n_taken > WARM_UP)
         snprintf(later, sizeof later, ", %.3f ms each after %d", (g->last_s - g->warm_s) / (n_taken - WARM_UP) * 1e3,
                  WARM_UP);
-    report("%d tokens behind a prompt of %d, %.1f tokens/s: the first after %.1f ms%s", n_taken, g->n_prompt,
-           n_taken / all_s, (g->first_s - g->began_s) * 1e3, later);
+    report("%d token%s behind a prompt of %d, %.1f tokens/s: the first after %.1f ms%s", n_taken,
+           n_taken == 1 ? "" : "s", g->n_prompt, n_taken / all_s, (g->first_s - g->began_s) * 1e3, later);
 }
