@@ -177,7 +177,8 @@ static zero_status_t open_checkpoints(run_t *run)
     ZERO_TRY(compare_val(run, &val));
     ZERO_TRY(checkpoints_open(run->session.options, run->session.comm, &data, &val, &run->checkpoints));
     const model_files_t *files = &run->checkpoints.model_files;
-    const model_tokenizer_t tokenizer = {files->tokenizer, files->tokenizer_text, files->tokenizer_bytes};
+    const model_tokenizer_t tokenizer = {files->tokenizer, files->tokenizer_text, files->tokenizer_bytes,
+                                         files->vocabulary};
     ZERO_TRY(report_agree(run->session.comm, data_check_tokenizer(run->train, &tokenizer)));
     ZERO_TRY(validation_check_tokenizer(&run->val, run->session.comm, &tokenizer));
     data_start_at(run->train, run->checkpoints.first_step - 1, run->checkpoints.sequences_before);

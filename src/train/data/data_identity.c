@@ -104,12 +104,12 @@ zero_status_t data_check_tokenizer(const data_t *data, const model_tokenizer_t *
 {
     const char *path = data_assumed_text(data);
     uint64_t made, rules;
-    if (tokenizer->hash && path)
+    if (tokenizer->vocabulary && path)
         return report_error(
             ZERO_ERROR_USAGE,
-            "'%s' is text, of which each byte would be a token, but the model has a tokenizer.json: "
+            "'%s' is text, of which each byte would be a token, but the model has a %s: "
             "make tokens of the text with launch/tokenize; [data] format = text takes bytes all the same",
-            path);
+            path, tokenizer->vocabulary);
     if (!tokenizer->hash || !data_tokenizer(data, &made, &rules, &path) || made == tokenizer->hash)
         return ZERO_OK;
     if (rules && rules == tokenizer_rules_hash(tokenizer->text, (size_t)tokenizer->n_bytes)) {

@@ -22,11 +22,12 @@ zero_status_t data_identity_read(const char *paths, int64_t n_tokens, data_ident
 /* Adds files to the identity of several, and numbers that say how they are read. */
 void data_identity_add(data_identity_t *all, const data_identity_t *files, const int64_t *numbers, size_t n_numbers);
 
-/* The model's tokenizer.json. */
+/* The model's tokenizer.json, and the name of a file that has its vocabulary. */
 typedef struct model_tokenizer {
     uint64_t hash;    /* XXH3; 0: there is none */
     const void *text; /* its content, of n_bytes */
     uint64_t n_bytes;
+    const char *vocabulary; /* also of another kind, such as tokenizer.model; NULL: there is none */
 } model_tokenizer_t;
 
 /* Refuses data that another tokenizer made than the model's, with a line and ZERO_ERROR_USAGE. A tokenizer.json that is

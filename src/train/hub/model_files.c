@@ -88,6 +88,9 @@ static bool add(model_files_t *files, const char *name, void *data, size_t n_byt
         return false;
     files->files[files->n_files++] = (zero_save_file_t){.name = copy, .data = data, .n_bytes = n_bytes};
     files->n_bytes += n_bytes;
+    if (!files->vocabulary &&
+        (strcmp(name, TOKENIZER) == 0 || strcmp(name, "tokenizer.model") == 0 || strcmp(name, "vocab.json") == 0))
+        files->vocabulary = copy;
     if (strcmp(name, TOKENIZER) == 0) {
         files->tokenizer = XXH3_64bits(data, n_bytes);
         files->tokenizer_text = data;

@@ -17,6 +17,7 @@ typedef struct model_files {
     uint64_t tokenizer;                      /* XXH3 of tokenizer.json; 0: there is none */
     const void *tokenizer_text;              /* its content, of files */
     uint64_t tokenizer_bytes;
+    const char *vocabulary; /* name of the first of files that has one, of any kind of tokenizer; NULL: there is none */
 } model_files_t;
 
 /* Reads those files that the directory has: tokenizer.json, vocab.json and so on, and the named chat templates. Leaves

@@ -230,7 +230,8 @@ static zero_status_t open_data(evaluation_t *e)
     ZERO_TRY(validation_open(o, e->comm, INT64_MAX, &e->validation));
     model_files_t files;
     ZERO_TRY(report_agree(e->comm, model_files_read(adapter_texts_directory(o), &files)));
-    const model_tokenizer_t tokenizer = {files.tokenizer, files.tokenizer_text, files.tokenizer_bytes};
+    const model_tokenizer_t tokenizer = {files.tokenizer, files.tokenizer_text, files.tokenizer_bytes,
+                                         files.vocabulary};
     zero_status_t status = validation_check_tokenizer(&e->validation, e->comm, &tokenizer);
     model_files_free(&files);
     return status;

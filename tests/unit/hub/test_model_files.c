@@ -197,9 +197,10 @@ START_TEST(text_is_refused_where_the_model_has_a_tokenizer)
 {
     static const char *const refused[] = {
         "--set data.train=text.txt --set model.tokenizer=tok", "--set data.train=text.txt --set model.init=ck",
-        "--set data.val=text.txt --set model.init=ck", "evaluate --set data.val=text.txt --resume ck"};
+        "--set data.val=text.txt --set model.init=ck", "evaluate --set data.val=text.txt --resume ck",
+        "--set data.train=text.txt --set model.tokenizer=pieces"};
     support_output_t output;
-    shell("head -c 2000 /dev/zero | tr '\\0' a >text.txt");
+    shell("head -c 2000 /dev/zero | tr '\\0' a >text.txt; mkdir pieces; echo a >pieces/tokenizer.model");
     must_train(1, "--set checkpoint.dir=ck --set model.tokenizer=tok");
     for (size_t i = 0; i < sizeof refused / sizeof refused[0]; i++) {
         ck_assert_msg(train(2, refused[i], &output) == 2, "%s: %s", refused[i], output.err);
