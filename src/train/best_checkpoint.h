@@ -27,7 +27,7 @@ typedef struct best_checkpoint {
 } best_checkpoint_t;
 
 /* Writes the path of dir/best. */
-void best_checkpoint_directory(const options_t *options, char path[BEST_MAX_PATH]);
+void best_checkpoint_directory(const checkpoint_options_t *options, char path[BEST_MAX_PATH]);
 /* Finds the lowest loss so far and what dir/best has. state: of the checkpoint that is resumed; NULL: none. One of an
  * older version does not say which was the best: then it is what dir/best has. val: of this run. [collective] */
 zero_status_t best_checkpoint_find(const options_t *options, zero_comm_t *comm, const json_t *state,

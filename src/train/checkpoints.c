@@ -79,11 +79,22 @@ static zero_status_t take_state(checkpoints_t *checkpoints)
     return status;
 }
 
+/* Returns what is on the disk. */
+static checkpoints_found_t find_on_disk(const checkpoint_options_t *options)
+{
+    char best[BEST_MAX_PATH];
+    const int64_t step = newest_step(options->dir);
+    best_checkpoint_directory(options, best);
+    const int64_t best_step = step == 0 && options->dir[0] ? newest_step(best) : 0;
+    const bool is_best = best_step > 0 && best_step < INT64_MAX;
+    return (checkpoints_found_t){.on_disk = is_best ? best_step : step, .is_best = is_best};
+}
+
 zero_status_t checkpoints_find(const checkpoint_options_t *options, zero_comm_t *comm, checkpoints_found_t *found)
 {
     uint64_t in_memory = 0;
-    *found = (checkpoints_found_t){.on_disk = newest_step(options->dir)};
-    ZERO_TRY(zero_comm_broadcast(comm, &found->on_disk, sizeof found->on_disk, 0));
+    *found = find_on_disk(options);
+    ZERO_TRY(zero_comm_broadcast(comm, found, sizeof *found, 0));
     if (options->memory_every > 0 && options->memory_dir[0])
         ZERO_TRY(zero_host_copies_find(comm, options->memory_dir, &in_memory));
     found->in_memory = (int64_t)in_memory;
@@ -103,7 +114,9 @@ static zero_status_t open_newest(checkpoints_t *checkpoints)
         return zero_host_copies_open(checkpoints->comm, o->checkpoint.memory_dir, (uint64_t)found.in_memory,
                                      &checkpoints->resumed);
     }
-    const char *directory = o->checkpoint.dir[0] ? o->checkpoint.dir : o->checkpoint.memory_dir;
+    char best[BEST_MAX_PATH];
+    best_checkpoint_directory(&o->checkpoint, best);
+    const char *directory = found.is_best ? best : o->checkpoint.dir[0] ? o->checkpoint.dir : o->checkpoint.memory_dir;
     return zero_checkpoint_open(checkpoints->comm, directory, &checkpoints->resumed);
 }
 
@@ -142,7 +155,7 @@ static zero_status_t check_earlier_run(const options_t *options, zero_comm_t *co
     if (zero_comm_rank(comm) == 0)
         step = newest_step(directory);
     ZERO_TRY(zero_comm_broadcast(comm, &step, sizeof step, 0));
-    best_checkpoint_directory(options, best);
+    best_checkpoint_directory(&options->checkpoint, best);
     if (step == 0) { /* a run may have been killed when it had only a best one */
         directory = best;
         if (zero_comm_rank(comm) == 0)
@@ -211,7 +224,7 @@ zero_status_t checkpoints_prepare(const checkpoints_t *checkpoints, const zero_m
         ZERO_TRY(zero_save_prepare(checkpoints->comm, o->checkpoint.dir));
     if (o->checkpoint.best) {
         char directory[BEST_MAX_PATH];
-        best_checkpoint_directory(o, directory);
+        best_checkpoint_directory(&o->checkpoint, directory);
         ZERO_TRY(zero_save_prepare(checkpoints->comm, directory));
     }
     if (o->checkpoint.memory_every == 0)
@@ -422,7 +435,7 @@ static zero_status_t save_best(checkpoints_t *checkpoints, zero_engine_t *engine
     char directory[BEST_MAX_PATH];
     if (!checkpoints->best.is_due)
         return ZERO_OK;
-    best_checkpoint_directory(checkpoints->options, directory);
+    best_checkpoint_directory(&checkpoints->options->checkpoint, directory);
     ZERO_TRY(finish_after(checkpoints, step));
     ZERO_TRY(begin_in(checkpoints, engine, step, directory, 1, false));
     zero_status_t status = zero_save_end(checkpoints->save);

@@ -33,6 +33,7 @@ typedef struct checkpoints {
 typedef struct checkpoints_found {
     int64_t on_disk;   /* the step that checkpoint.dir's latest is of, INT64_MAX if its name says none; 0: no latest */
     int64_t in_memory; /* the newest step that a host has in memory_dir; 0: none, or memory_every is 0 */
+    bool is_best;      /* on_disk is that of dir/best: a run that is killed before its first save in dir has no other */
 } checkpoints_found_t;
 
 /* Looks for checkpoints of this run. Opens none. [collective] */

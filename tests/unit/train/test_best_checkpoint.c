@@ -83,6 +83,20 @@ START_TEST(a_best_alone_is_not_replaced_without_a_word)
 }
 END_TEST
 
+/* A run is killed when it has saved the best, and before its first save in dir. Then it is started as it was. */
+START_TEST(a_run_goes_on_from_a_best_alone)
+{
+    const char *const option = _i == 0 ? "--resume" : "--auto-resume";
+    char command[512];
+    expect_shell(
+        "$Z --steps 8 --set checkpoint.dir=whole cfg.ini && $Z --steps 4 cfg.ini && rm -r ck/step-* ck/latest");
+    snprintf(command, sizeof command, "$Z %s --steps 8 cfg.ini", option);
+    expect_said(command, "resuming after step 4, from ck/best/step-00000004", 1);
+    expect_best("ck", 8);
+    expect_shell("cd ck/latest && for f in *.safetensors; do cmp $f ../../whole/latest/$f || exit 1; done");
+}
+END_TEST
+
 /* B goes on in A, where another run was better. */
 START_TEST(a_run_that_continues_elsewhere_replaces_the_best_there)
 {
@@ -170,6 +184,7 @@ static Suite *suite(void)
     tcase_add_test(c, the_lowest_loss_stays_the_best_over_a_resume);
     tcase_add_test(c, a_run_that_begins_anew_leaves_no_best_of_the_one_before);
     tcase_add_test(c, a_best_alone_is_not_replaced_without_a_word);
+    tcase_add_loop_test(c, a_run_goes_on_from_a_best_alone, 0, 2);
     tcase_add_loop_test(c, a_run_that_continues_elsewhere_replaces_the_best_there, 0, 2);
     tcase_add_test(c, the_lowest_loss_goes_with_the_checkpoint_into_another_directory);
     tcase_add_test(c, the_best_stays_known_while_none_is_saved);
