@@ -457,11 +457,13 @@ zero_status_t checkpoints_after_step(checkpoints_t *checkpoints, zero_engine_t *
     return memory_schedule_must_end(&checkpoints->schedule, step) ? finish_after(checkpoints, step) : ZERO_OK;
 }
 
-zero_status_t checkpoints_remove_memory(const checkpoints_t *checkpoints)
+zero_status_t checkpoints_remove_memory(const checkpoints_t *checkpoints, bool has_steps)
 {
     const options_t *o = checkpoints->options;
-    return o->checkpoint.memory_every > 0 ? zero_host_copies_remove(checkpoints->comm, o->checkpoint.memory_dir)
-                                          : ZERO_OK;
+    const bool has_newer = checkpoints->memory_step > 0 || o->resume_dir[0];
+    if (o->checkpoint.memory_every == 0 || (!has_steps && has_newer))
+        return ZERO_OK;
+    return zero_host_copies_remove(checkpoints->comm, o->checkpoint.memory_dir);
 }
 
 void checkpoints_close(checkpoints_t *checkpoints)

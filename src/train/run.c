@@ -466,7 +466,7 @@ zero_status_t loop_run(options_t *options, zero_comm_t *comm, loop_end_t *end)
     if (status == ZERO_OK)
         reached = end_of(&run);
     if (status == ZERO_OK && (reached == LOOP_COMPLETE || reached == LOOP_STOPPED_SAVED))
-        status = checkpoints_remove_memory(&run.checkpoints);
+        status = checkpoints_remove_memory(&run.checkpoints, run_has_steps(&run));
     if (status == ZERO_OK)
         status = zero_comm_broadcast(comm, &run.logged, sizeof run.logged, 0);
     if (status == ZERO_OK && run.logged != ZERO_OK)

@@ -317,6 +317,24 @@ START_TEST(a_run_that_is_over_has_nothing_to_resume)
 }
 END_TEST
 
+/* --steps names one that is behind the copy in memory, which is the only checkpoint of step 8. */
+START_TEST(a_run_with_nothing_to_do_keeps_newer_checkpoints_in_memory)
+{
+    static const char *const how[] = {"--resume", "--resume=ck/step-00000004"};
+    static const char memory[] = "--set checkpoint.memory_every=2 --set checkpoint.memory_dir=memory";
+    EXPECT_RUN(ALONE, "--steps 4");
+    ck_assert_int_eq(shell("cp -r ck before"), 0);
+    EXPECT_RUN(ALONE, "--steps 8 --resume");
+    ck_assert_int_eq(shell("cp -r ck memory && mv ck newer && cp -r before ck"), 0);
+    EXPECT_RUN(ALONE, "%s --steps 4 %s", memory, how[_i]);
+    ck_assert_msg(strstr(output.err, "nothing to do"), "%s", output.err);
+    ck_assert_int_eq(shell("diff -r memory newer && diff -r ck before"), 0);
+    ck_assert_int_eq(shell("rm -r memory && cp -r before memory"), 0); /* as old as that on the disk */
+    EXPECT_RUN(ALONE, "%s --steps 4 --resume", memory);
+    ck_assert_int_eq(shell("test ! -e memory && diff -r ck before"), 0);
+}
+END_TEST
+
 /* 9000 bytes are 529 sequences of 17. What is left of a pass is taken in steps of the batch that there is now, whether
  * it is given or follows from the ranks. */
 START_TEST(epochs_are_passes_though_the_batch_changes)
@@ -694,6 +712,7 @@ static Suite *suite(void)
     SUPPORT_ADD_LOOP(tc, lengthy, another_number_of_ranks_resumes_with_the_same_bits, 2, 3);
     tcase_add_test(tc, metrics_read_as_one_run_though_later_rows_were_there);
     tcase_add_test(tc, a_run_that_is_over_has_nothing_to_resume);
+    tcase_add_loop_test(tc, a_run_with_nothing_to_do_keeps_newer_checkpoints_in_memory, 0, 2);
     tcase_add_test(tc, epochs_are_passes_though_the_batch_changes);
     tcase_add_test(tc, saving_in_the_background_saves_the_same_bytes);
     tcase_add_loop_test(tc, a_checkpoint_is_a_model_to_start_from, 0, 2);
