@@ -672,14 +672,14 @@ END_TEST
 
 /* Kills the whole job while it trains and saves at every step; it resumes from what is there, and ends as a run that
  * was never killed. The last run has a step left, and removes what the kills left behind. */
-static const char KILL_SCRIPT[] = "n=0\n"
-                                  "while [ $n -lt 4 ]; do\n"
-                                  "    \"$1\" --set checkpoint.every=1 --steps 19 $resume cfg.ini 2>>log & job=$!\n"
-                                  "    sleep 0.$((n * 13 % 7 + 1)); kill -9 $job 2>/dev/null; wait $job 2>/dev/null\n"
-                                  "    if [ -e ck/latest ]; then resume=--resume; fi\n"
-                                  "    n=$((n + 1))\n"
-                                  "done\n"
-                                  "exec \"$1\" --set checkpoint.every=1 $resume cfg.ini 2>>log\n";
+static const char KILL_SCRIPT[] =
+    "n=0\n"
+    "while [ $n -lt 4 ]; do\n"
+    "    \"$1\" --set checkpoint.every=1 --steps 19 --auto-resume cfg.ini 2>>log & job=$!\n"
+    "    sleep 0.$((n * 13 % 7 + 1)); kill -9 $job 2>/dev/null; wait $job 2>/dev/null\n"
+    "    n=$((n + 1))\n"
+    "done\n"
+    "exec \"$1\" --set checkpoint.every=1 --auto-resume cfg.ini 2>>log\n";
 
 START_TEST(a_run_killed_again_and_again_ends_as_one_never_killed)
 {
