@@ -210,6 +210,8 @@ zero_status_t checkpoints_open(const options_t *options, zero_comm_t *comm, cons
                                                                         : NULL;
     if (source)
         ZERO_TRY(report_agree(comm, hf_config_read(source, &checkpoints->model_config)));
+    if (options->lora.rank > 0)
+        ZERO_TRY(report_agree(comm, adapter_config_check_base(options)));
     if (options->lora.rank > 0 && !options_init_is_random(options->model.init))
         ZERO_TRY(report_agree(comm, adapter_base_sample(options->model.init, &checkpoints->base_sample)));
     return report_agree(comm, read_model_files(options, source, &checkpoints->model_files));

@@ -18,11 +18,11 @@
 #include "train/options/options_table.h"
 #include "train/report/process.h"
 #include "train/report/report.h"
+#include "train/report/utf8.h"
 #include "train/run.h"
 
 /* ---- run info ---- */
-/* Docs/training.md lists the keys. Strings that are not UTF-8, such as paths, are left
- * out. */
+/* Docs/training.md lists the keys. */
 
 #define MAX_NAME 128
 #ifdef __clang__
@@ -75,14 +75,14 @@ static machine_t this_machine(const zero_comm_t *comm, const zero_device_t *devi
 static void add_machine(json_t **list, const machine_t *machine)
 {
     json_t *object = json_object();
-    zero_json_set(&object, "name", json_string(machine->host));
+    zero_json_set(&object, "name", utf8_json(machine->host));
     zero_json_set(&object, "ranks", json_integer(machine->n_ranks));
-    zero_json_set(&object, "cpu", json_string(machine->cpu));
+    zero_json_set(&object, "cpu", utf8_json(machine->cpu));
     zero_json_set(&object, "cores", json_integer(machine->n_cores));
     zero_json_set(&object, "memory", json_integer(machine->memory_bytes));
     if (machine->gpu[0])
-        zero_json_set(&object, "gpu", json_string(machine->gpu));
-    zero_json_set(&object, "kernel", json_string(machine->kernel));
+        zero_json_set(&object, "gpu", utf8_json(machine->gpu));
+    zero_json_set(&object, "kernel", utf8_json(machine->kernel));
     zero_json_append(list, object);
 }
 
@@ -119,7 +119,7 @@ static void set_directory(json_t **run)
 {
     char directory[OPTIONS_MAX_PATH];
     if (getcwd(directory, sizeof directory))
-        zero_json_set(run, "directory", json_string(directory));
+        zero_json_set(run, "directory", utf8_json(directory));
 }
 
 zero_status_t run_info_text(const options_t *options, zero_comm_t *comm, const zero_device_t *device,

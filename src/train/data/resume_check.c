@@ -9,6 +9,7 @@
 #include "train/options/lora_targets.h"
 #include "train/options/options_table.h"
 #include "train/report/report.h"
+#include "train/report/utf8.h"
 
 typedef enum change {
     CHANGE_REFUSED,
@@ -113,9 +114,19 @@ static bool is_same_targets(const options_t *options, const char *saved)
     return lora_targets_find(options->model.arch, saved, &targets) && targets == options->lora.target_set;
 }
 
+/* Returns whether a text is recorded as `saved`: a path may not be UTF-8. */
+static bool is_recorded_as(const char *text, const char *saved)
+{
+    size_t n_bytes;
+    char *repaired = utf8_repaired(text, strlen(text), &n_bytes);
+    const bool is_it = repaired && strcmp(saved, repaired) == 0;
+    free(repaired);
+    return is_it;
+}
+
 static bool is_same(const options_t *options, const option_row_t *row, const char *saved, const char *mine)
 {
-    if (strcmp(saved, mine) == 0)
+    if (is_recorded_as(mine, saved))
         return true;
     return strcmp(row->section, "lora") == 0 && strcmp(row->key, "targets") == 0 && is_same_targets(options, saved);
 }

@@ -11,6 +11,7 @@
 #include "train/hub/adapter_config.h"
 #include "train/hub/tensor_file.h"
 #include "train/report/report.h"
+#include "train/report/utf8.h"
 
 /* ---- telling models apart ---- */
 
@@ -127,7 +128,7 @@ json_t *adapter_base_json(const options_t *options, uint64_t sample)
     if (options_init_is_random(options->model.init))
         return json_pack("{s:s, s:I}", "init", options->model.init, "seed", (json_int_t)options->train.seed);
     snprintf(text, sizeof text, "%016" PRIx64, sample);
-    return json_pack("{s:s, s:s}", "init", options->model.init, "sample", text);
+    return json_pack("{s:o, s:s}", "init", utf8_json(options->model.init), "sample", text);
 }
 
 zero_status_t adapter_check_base(const char *adapter, const options_t *options)

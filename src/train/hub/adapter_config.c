@@ -18,6 +18,7 @@
 #include "train/options/lora_targets.h"
 #include "train/options/options_table.h"
 #include "train/report/report.h"
+#include "train/report/utf8.h"
 
 #define MAX_FILE_BYTES ((size_t)16 << 20)
 #define PEFT_PREFIX "base_model.model."
@@ -367,12 +368,34 @@ static json_t *target_modules(int arch, uint32_t targets)
     return modules;
 }
 
+/* Finds how an adapter names its model: by its path without links, wherever the adapter is. */
+static void find_base_name(const options_t *options, char base[PATH_MAX])
+{
+    if (options_init_is_random(options->model.init) || !realpath(options->model.init, base))
+        snprintf(base, PATH_MAX, "%s", options->model.init);
+}
+
+zero_status_t adapter_config_check_base(const options_t *options)
+{
+    char base[PATH_MAX];
+    size_t n_bytes;
+    find_base_name(options, base);
+    char *repaired = utf8_repaired(base, strlen(base), &n_bytes);
+    const bool is_text = repaired && strcmp(repaired, base) == 0;
+    free(repaired);
+    if (is_text)
+        return ZERO_OK;
+    return report_error(ZERO_ERROR_USAGE,
+                        "[model] init: the path '%s' is not UTF-8, and " ADAPTER_CONFIG_FILE " of the adapters has to "
+                        "name it: rename it",
+                        base);
+}
+
 char *adapter_config_text(const options_t *options)
 {
     const lora_options_t *lora = &options->lora;
     char base[PATH_MAX];
-    if (options_init_is_random(options->model.init) || !realpath(options->model.init, base))
-        snprintf(base, sizeof base, "%s", options->model.init);
+    find_base_name(options, base);
     const bool is_whole = lora->alpha == (double)(json_int_t)lora->alpha;
     json_t *alpha = is_whole ? json_integer((json_int_t)lora->alpha) : json_real(lora->alpha);
     json_t *json =

@@ -8,6 +8,7 @@
 #include "train/options/options_table.h"
 #include "train/options/val_sets.h"
 #include "train/report/report.h"
+#include "train/report/utf8.h"
 
 /* Checks that what has no default is set. A directory in init gives the sizes of [model]. */
 static zero_status_t check_required(const options_t *options)
@@ -137,7 +138,7 @@ json_t *options_json(const options_t *options)
         option_format(row, options, text);
         if (!json_object_get(config, row->section))
             zero_json_set(&config, row->section, json_object());
-        if (json_object_set_new(json_object_get(config, row->section), row->key, json_string(text)) != 0) {
+        if (json_object_set_new(json_object_get(config, row->section), row->key, utf8_json(text)) != 0) {
             json_decref(config);
             return NULL;
         }

@@ -1,6 +1,7 @@
 /* utf8.c - see utf8.h. */
 #include "train/report/utf8.h"
 
+#include <jansson.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -61,4 +62,13 @@ char *utf8_repaired(const char *text, size_t n_bytes, size_t *n_repaired)
     repaired[n] = 0;
     *n_repaired = n;
     return repaired;
+}
+
+json_t *utf8_json(const char *text)
+{
+    size_t n_bytes;
+    char *repaired = utf8_repaired(text, strlen(text), &n_bytes);
+    json_t *string = repaired ? json_stringn(repaired, n_bytes) : NULL;
+    free(repaired);
+    return string;
 }

@@ -6,6 +6,8 @@
 #include <stddef.h>
 #include <stdint.h>
 
+struct json_t;
+
 #define UTF8_REPLACEMENT 0xfffdu
 
 /* Decodes the character at text, n_bytes > 0 long. Returns its bytes and sets *code; for what is not UTF-8, sets
@@ -15,5 +17,8 @@ size_t utf8_read(const unsigned char *text, size_t n_bytes, uint32_t *code);
 /* Copies text with UTF8_REPLACEMENT for what is not UTF-8. Returns it for free(), with a zero behind it; NULL: no
  * memory. */
 char *utf8_repaired(const char *text, size_t n_bytes, size_t *n_repaired);
+/* Returns a string of JSON with the same: of a text from outside, such as a path, which JSON cannot hold as it is.
+ * NULL: no memory. */
+struct json_t *utf8_json(const char *text);
 
 #endif

@@ -14,6 +14,7 @@
 #include "train/model/model.h"
 #include "train/model/preference.h"
 #include "train/report/report.h"
+#include "train/report/utf8.h"
 #include "train/text/generate.h"
 
 /* ---- held out ---- */
@@ -308,9 +309,9 @@ static json_t *json_of(const result_t *r)
 {
     const double mean = r->loss / (double)r->n_tokens;
     json_t *object =
-        json_pack("{s:s, s:I, s:I, s:I, s:f, s:f, s:f}", "data", r->paths, "sequences", (json_int_t)r->n_sequences,
-                  "tokens", (json_int_t)r->n_tokens, "left_out", (json_int_t)r->n_left_out, "loss", mean, "perplexity",
-                  exp(mean), "bits_per_token", mean / M_LN2);
+        json_pack("{s:o, s:I, s:I, s:I, s:f, s:f, s:f}", "data", utf8_json(r->paths), "sequences",
+                  (json_int_t)r->n_sequences, "tokens", (json_int_t)r->n_tokens, "left_out", (json_int_t)r->n_left_out,
+                  "loss", mean, "perplexity", exp(mean), "bits_per_token", mean / M_LN2);
     if (r->n_bytes > 0) {
         zero_json_set(&object, "bytes", json_integer((json_int_t)r->n_bytes));
         zero_json_set(&object, "bits_per_byte", json_real(r->loss / (double)r->n_bytes / M_LN2));
@@ -321,7 +322,8 @@ static json_t *json_of(const result_t *r)
 static zero_status_t print_json(const evaluation_t *e)
 {
     const result_t total = total_of(e);
-    json_t *all = json_of(&total), *object = json_pack("{s:s}", "model", e->options->model.init), *sets = json_object();
+    json_t *all = json_of(&total), *object = json_pack("{s:o}", "model", utf8_json(e->options->model.init)),
+           *sets = json_object();
     if (object && json_object_update(object, all) != 0) {
         json_decref(object);
         object = NULL;

@@ -317,6 +317,25 @@ START_TEST(a_run_that_is_over_has_nothing_to_resume)
 }
 END_TEST
 
+/* A directory that Latin-1 names. Metrics and checkpoints, which are JSON, record it with U+FFFD. */
+START_TEST(paths_that_are_not_utf8_are_saved_and_resumed)
+{
+    ck_assert_int_eq(shell("mkdir \"$(printf 'caf\\351')\" && mv text.txt caf*/"), 0);
+    EXPECT_RUN(ALONE, "--set data.train=\"$(echo caf*)/text.txt\" --set data.val=\"$(echo caf*)/text.txt\" "
+                      "--set checkpoint.dir=\"$(echo caf*)/ck\" --steps 4");
+    ck_assert_int_eq(shell("grep -q 'caf\xef\xbf\xbd/text.txt' m.jsonl caf*/ck/latest/state.json"), 0);
+    EXPECT_RUN(ALONE, "--resume --set data.train=\"$(echo caf*)/text.txt\" --set data.val=\"$(echo caf*)/text.txt\" "
+                      "--set checkpoint.dir=\"$(echo caf*)/ck\" --steps 6");
+    ck_assert_msg(!strstr(output.err, "resume: data"), "%s", output.err);
+    EXPECT_RUN(ALONE, "evaluate --json --set data.val=\"$(echo caf*)/text.txt\" --resume=\"$(echo caf*)/ck\"");
+    ck_assert_msg(strstr(output.out, "\"data\": \"caf"), "%s", output.out);
+    ck_assert_int_eq(run(ALONE, "--set model.init=\"$(echo caf*)/ck\" --set lora.rank=2 --set checkpoint.dir=adapters "
+                                "--set data.train=\"$(echo caf*)/text.txt\""),
+                     2);
+    ck_assert_msg(strstr(output.err, "is not UTF-8, and adapter_config.json"), "%s", output.err);
+}
+END_TEST
+
 /* --steps names one that is behind the copy in memory, which is the only checkpoint of step 8. */
 START_TEST(a_run_with_nothing_to_do_keeps_newer_checkpoints_in_memory)
 {
@@ -712,6 +731,7 @@ static Suite *suite(void)
     SUPPORT_ADD_LOOP(tc, lengthy, another_number_of_ranks_resumes_with_the_same_bits, 2, 3);
     tcase_add_test(tc, metrics_read_as_one_run_though_later_rows_were_there);
     tcase_add_test(tc, a_run_that_is_over_has_nothing_to_resume);
+    tcase_add_test(tc, paths_that_are_not_utf8_are_saved_and_resumed);
     tcase_add_loop_test(tc, a_run_with_nothing_to_do_keeps_newer_checkpoints_in_memory, 0, 2);
     tcase_add_test(tc, epochs_are_passes_though_the_batch_changes);
     tcase_add_test(tc, saving_in_the_background_saves_the_same_bytes);
