@@ -32,6 +32,7 @@ static const struct {
 };
 #define N_KINDS ((int)(sizeof KINDS / sizeof KINDS[0]))
 #define WANTED_KINDS "\"default\", \"linear\", \"llama3\", \"longrope\", \"yarn\" or null"
+#define WANTED_BY_PHI3 "\"default\", \"longrope\" or null"
 
 /* Returns the name of the kind of scaling that an object of rotary settings asks for. */
 static const char *rope_type(const json_t *rope)
@@ -66,7 +67,8 @@ static zero_status_t check_rope(const hf_config_t *config, const char *name, con
     if (!said)
         said = json_object_get(rope, "type");
     if (!json_is_object(rope) || rope_kind(config, rope) < 0)
-        return hf_keys_refuse(config->path, name, said ? said : rope, WANTED_KINDS);
+        return hf_keys_refuse(config->path, name, said ? said : rope,
+                              config->options->model.arch == ARCH_PHI3 ? WANTED_BY_PHI3 : WANTED_KINDS);
     if (part && json_number_value(part) != 1.0 && config->options->model.arch != ARCH_PHI3)
         return hf_keys_refuse(config->path, "partial_rotary_factor", part, "1");
     json_object_foreach((json_t *)rope, key, inner)

@@ -149,6 +149,9 @@ static zero_status_t resolve_rotation(model_options_t *model)
         return report_error(ZERO_ERROR_USAGE,
                             "[model] rope: only a model in init can have this scaling, since it brings "
                             "the numbers: set rope to default or llama3");
+    if (model->rope == ROPE_LLAMA3 && model->arch == ARCH_PHI3) /* as in hf_rope.c */
+        return report_error(ZERO_ERROR_USAGE, "[model] rope: llama3: in transformers a Phi-3 cannot have this scaling, "
+                                              "so no program could load the model: set rope to default");
     if (model->rope == ROPE_LLAMA3 && model->rope_factor == 1.0)
         model->rope_factor = LLAMA3_FACTOR;
     if (model->rope == ROPE_LLAMA3 && !(model->rope_low_freq < model->rope_high_freq))

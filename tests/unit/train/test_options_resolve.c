@@ -195,6 +195,8 @@ START_TEST(heads_and_scaled_positions_must_fit)
     options.model.rope_low_freq = 4;
     expect_contradiction(&options, 1,
                          (const char *[]){"[model] init: low_freq_factor = 4", "high_freq_factor = 4", NULL});
+    options.model.arch = ARCH_PHI3; /* whose class in transformers, and so hf_rope.c, takes no such checkpoint */
+    expect_contradiction(&options, 1, (const char *[]){"[model] rope: llama3", "Phi-3", "default", NULL});
 }
 END_TEST
 
