@@ -227,12 +227,49 @@ static zero_status_t check_memory_dir(const checkpoint_options_t *o)
     return ZERO_OK;
 }
 
+/* Returns whether a model's directory without links is one that saves into `directory` may remove. */
+static bool may_be_replaced(const char *model, const char *directory)
+{
+    named_file_t parent;
+    find_file("", directory, &parent);
+    const size_t length = strlen(parent.full);
+    return length > 0 && strncmp(model, parent.full, length) == 0 && strncmp(model + length, "/step-", 6) == 0 &&
+           !strchr(model + length + 1, '/');
+}
+
+/* Refuses to save adapters where their model is a checkpoint: they are nothing without it, and the run's own
+ * checkpoints would replace it. */
+static zero_status_t check_base(const options_t *o)
+{
+    const checkpoint_options_t *c = &o->checkpoint;
+    char best[OPTIONS_MAX_PATH + 8];
+    named_file_t model;
+    if (o->lora.rank == 0 || options_init_is_random(o->model.init))
+        return ZERO_OK;
+    find_file("[model] init", o->model.init, &model);
+    snprintf(best, sizeof best, "%s/best", c->dir);
+    const struct {
+        const char *key, *path;
+        bool is_used;
+    } places[] = {{"dir", c->dir, c->dir[0] != 0},
+                  {"dir", best, c->dir[0] != 0},
+                  {"memory_dir", c->memory_dir, c->memory_every > 0}};
+    for (size_t i = 0; i < sizeof places / sizeof places[0]; i++)
+        if (places[i].is_used && may_be_replaced(model.full, places[i].path))
+            return report_error(ZERO_ERROR_USAGE,
+                                "[checkpoint] %s: '%s' has the model that adapters are trained on, [model] init = "
+                                "'%s', which this run's checkpoints would replace: name another directory",
+                                places[i].key, places[i].path, o->model.init);
+    return ZERO_OK;
+}
+
 zero_status_t named_files_check(const options_t *o)
 {
     named_file_t metrics, trace;
     find_file("[log] metrics", o->log.metrics, &metrics);
     find_file("[log] trace", o->log.trace, &trace);
     ZERO_TRY(check_memory_dir(&o->checkpoint));
+    ZERO_TRY(check_base(o));
     if (metrics.path[0] && trace.path[0])
         ZERO_TRY(check_path(&metrics, trace.setting, trace.path));
     if (metrics.path[0])

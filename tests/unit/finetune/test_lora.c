@@ -371,6 +371,30 @@ START_TEST(what_does_not_belong_together_is_refused_by_name)
 }
 END_TEST
 
+/* Adapters are nothing without their model. A checkpoint of it where they are saved would be replaced; a copy that has
+ * a name of its own stays. */
+START_TEST(adapters_do_not_replace_their_model)
+{
+    static const refusal_t refusals[] = {
+        {"$Z --overwrite --set checkpoint.dir=own gpt2.ini",
+         {"[checkpoint] dir: 'own'", "[model] init = 'own/latest'", "name another directory"}},
+        {"$Z --overwrite --set checkpoint.dir=./link/ --set model.init=own/step-00000002 gpt2.ini",
+         {"[checkpoint] dir: './link/'", "own/step-00000002"}},
+        {"$Z --overwrite --set checkpoint.dir=own --set model.init=own/best gpt2.ini",
+         {"[checkpoint] dir: 'own/best'", "own/best/latest"}},
+        {"$Z --set checkpoint.dir=new --set checkpoint.memory_every=2 --set checkpoint.memory_dir=own gpt2.ini",
+         {"[checkpoint] memory_dir: 'own'", "own/latest"}},
+    };
+    expect_shell("rm -rf own before link new; cp -r gpt2 own && cp -r gpt2 own/best && ln -s own link && "
+                 "cp -r own before && sed -i 's/^init = gpt2$/init = own/' gpt2.ini");
+    expect_refusals(refusals, sizeof refusals / sizeof refusals[0]);
+    expect_shell(
+        "diff -r own before && test ! -e new && mv own/step-00000002 own/model && rm -r own/latest own/best && "
+        "$Z --set checkpoint.dir=own --set model.init=own/model gpt2.ini && "
+        "diff -r own/model before/step-00000002 && sed -i 's/^init = own$/init = gpt2/' gpt2.ini");
+}
+END_TEST
+
 static Suite *suite(void)
 {
     Suite *s = suite_create("lora");
@@ -387,6 +411,7 @@ static Suite *suite(void)
     tcase_add_test(c, an_adapter_may_be_of_some_layers);
     tcase_add_test(c, adapters_begin_as_a_directory_has_them);
     tcase_add_test(c, what_does_not_belong_together_is_refused_by_name);
+    tcase_add_test(c, adapters_do_not_replace_their_model);
     suite_add_tcase(s, c);
     return s;
 }
