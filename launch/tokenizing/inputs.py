@@ -5,10 +5,12 @@ file, of which `whole` says whether the file ends (or begins) with it. What is n
 a folder brings are skipped and counted, those that the command line names end the run."""
 
 import collections
+import contextlib
 import gzip
 import json
 import os
 import re
+import zlib
 
 from tokenizing.faults import Fault
 from tokenizing.records import FORMATS, field_of
@@ -33,12 +35,21 @@ def open_input(path):
     return gzip.open(path, "rb") if is_gz(path) else open(path, "rb")
 
 
+@contextlib.contextmanager
+def reading(path):
+    """Names the file in an error of reading, such as the end of a .gz that was cut short."""
+    try:
+        yield
+    except (OSError, EOFError, zlib.error) as error:
+        raise Fault("'%s' cannot be read: %s" % (path, error))
+
+
 def why_no_text(path):
     """Returns why a file is not read; None: it is UTF-8, a few bytes apart."""
     try:
         with open_input(path) as file:
             head = file.read(8192)
-    except (OSError, EOFError) as error:
+    except (OSError, EOFError, zlib.error) as error:
         return "cannot be read (%s)" % error
     if head.startswith((b"\xff\xfe", b"\xfe\xff")):
         return "UTF-16 (convert it: iconv -f UTF-16 -t UTF-8)"
@@ -169,7 +180,7 @@ def clean_all(value):
 
 def read_text(piece, more=0):
     """A piece's text, and `more` bytes of what follows it."""
-    with open_input(piece.path) as file:
+    with reading(piece.path), open_input(piece.path) as file:
         if piece.place == WHOLE:
             return file.read().decode("utf-8", "replace"), ""
         file.seek(piece.begin)
@@ -179,7 +190,7 @@ def read_text(piece, more=0):
 
 def lines_of(piece):
     """The lines that begin in the piece, with their places."""
-    with open_input(piece.path) as file:
+    with reading(piece.path), open_input(piece.path) as file:
         if piece.begin > 0:
             file.seek(piece.begin - 1)
             file.readline()

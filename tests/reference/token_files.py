@@ -450,6 +450,19 @@ def what_is_no_text_is_left_out_and_counted():
     assert code == 1 and "no text" in said, said
 
 
+def a_file_that_is_cut_short_is_named():
+    whole = gzip.compress(b"".join(b'{"text": "%x"}\n' % random.getrandbits(400) for _ in range(2000)))
+    flipped = bytearray(whole)
+    flipped[len(whole) // 2] ^= 0x55
+    for name, content in (("cut.jsonl.gz", whole[:len(whole) // 2]), ("cut.txt.gz", whole[:len(whole) // 2]),
+                          ("flipped.txt.gz", bytes(flipped)), ("flipped.jsonl.gz", bytes(flipped))):
+        with open(path_of(name), "wb") as file:
+            file.write(content)
+        code, said = run("-t", "bpe", "-o", "cut.tokens", "--skip-bad-lines", name)
+        assert code == 1 and said.startswith("launch/tokenize: '%s' cannot be read: " % name), said
+        assert said.count("\n") == 1 and not os.path.exists(path_of("cut.tokens")), said
+
+
 def a_large_text_is_the_same_in_pieces():
     text = "\n".join(lines() * 3)
     with open(path_of("large.txt"), "w", encoding="utf-8") as file:
@@ -503,6 +516,7 @@ CLAIMS = [own_tokenizer_is_the_same_twice, texts_are_encoded_as_by_the_library, 
           a_full_disk_is_told_with_the_file, what_it_has_not_written_is_left_as_it_is,
           a_folder_of_another_tokenizer_is_left_as_it_is, options_that_would_change_nothing_are_refused,
           a_run_does_not_continue_with_another_template, what_is_no_text_is_left_out_and_counted,
+          a_file_that_is_cut_short_is_named,
           a_large_text_is_the_same_in_pieces, bad_lines_have_numbers_and_can_be_skipped, roles_and_ends_are_told]
 
 write_texts()
