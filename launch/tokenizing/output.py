@@ -3,6 +3,7 @@ format is in src/train/data/token_format.h. Nothing is replaced but what launch/
 
 import collections
 import contextlib
+import fcntl
 import json
 import os
 import shutil
@@ -13,6 +14,7 @@ from tokenizing.faults import Fault, read_json, say, writing
 MAGIC = b"ZEROTOK\0"
 GROWING = ("tokens", "documents", "counts")
 STATE = "state.json"
+LOCK = "lock"
 
 
 def is_ours_or_empty(path):
@@ -31,7 +33,7 @@ def check_output(output):
     folder = output + ".unfinished"
     names = os.listdir(folder) if os.path.isdir(folder) else [""] if os.path.lexists(folder) else []
     for name in names:
-        if name not in (*GROWING, STATE, STATE + ".new"):
+        if name not in (*GROWING, STATE, STATE + ".new", LOCK):
             raise Fault("-o: '%s' is not of a run that was stopped, so it is left as it is: name another file" %
                         os.path.join(folder, name).rstrip(os.sep))
 
@@ -61,6 +63,19 @@ def is_text(path, text):
         return file.read(len(text.encode()) + 1) == text.encode()
 
 
+def locked(folder):
+    """Refuses a folder that another process is writing. A lock of POSIX: the processes that encode do not have it, so it is
+    free when this one is gone, however it ends. Where files cannot be locked, none is."""
+    file = open(os.path.join(folder, LOCK), "ab")
+    try:
+        fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except (BlockingIOError, PermissionError):
+        raise Fault("-o: '%s' is being written by another launch/tokenize: let it end, or name another file" % folder)
+    except OSError:
+        pass
+    return file
+
+
 class Progress:
     """What is on the disk already, and how much of it belongs to whole parts."""
 
@@ -70,6 +85,7 @@ class Progress:
         self.state = {"identity": identity, "parts": 0, "tokens": 0, "documents": 0, "sizes": [0, 0, 0], "stats": {},
                       "bad": []}
         os.makedirs(self.folder, exist_ok=True)
+        self.lock = locked(self.folder)
         before = read_json(self.state_path)
         if before.get("identity") == identity:
             self.state = before

@@ -463,6 +463,24 @@ def a_file_that_is_cut_short_is_named():
         assert said.count("\n") == 1 and not os.path.exists(path_of("cut.tokens")), said
 
 
+def an_output_that_is_being_written_is_refused():
+    with open(path_of("slow.jsonl"), "w", encoding="utf-8") as file:
+        for i in range(60000):
+            file.write('{"text": "%x"}\n' % random.getrandbits(400))
+    first = subprocess.Popen([TOOL, "-t", "bpe", "-o", "twice.tokens", "--jobs", "1", "slow.jsonl"], cwd=SCRATCH,
+                             stderr=subprocess.PIPE, text=True)
+    end = time.time() + 60
+    while not os.path.exists(path_of("twice.tokens.unfinished/tokens")) and time.time() < end:
+        time.sleep(0.01)
+    code, said = run("-t", "bpe", "-o", "twice.tokens", "slow.jsonl")
+    assert code == 1 and "'twice.tokens.unfinished' is being written by another launch/tokenize" in said, said
+    assert said.count("\n") == 1, said
+    said = first.communicate(timeout=600)[1]
+    assert first.returncode == 0, said
+    must_run("-t", "bpe", "-o", "once.tokens", "slow.jsonl")
+    assert read("twice.tokens") == read("once.tokens")
+
+
 def a_large_text_is_the_same_in_pieces():
     text = "\n".join(lines() * 3)
     with open(path_of("large.txt"), "w", encoding="utf-8") as file:
@@ -516,7 +534,7 @@ CLAIMS = [own_tokenizer_is_the_same_twice, texts_are_encoded_as_by_the_library, 
           a_full_disk_is_told_with_the_file, what_it_has_not_written_is_left_as_it_is,
           a_folder_of_another_tokenizer_is_left_as_it_is, options_that_would_change_nothing_are_refused,
           a_run_does_not_continue_with_another_template, what_is_no_text_is_left_out_and_counted,
-          a_file_that_is_cut_short_is_named,
+          a_file_that_is_cut_short_is_named, an_output_that_is_being_written_is_refused,
           a_large_text_is_the_same_in_pieces, bad_lines_have_numbers_and_can_be_skipped, roles_and_ends_are_told]
 
 write_texts()
