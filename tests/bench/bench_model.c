@@ -42,8 +42,8 @@ static zero_grad_t grad_of(float *data)
 
 static zero_status_t linear_forward(bench_t *b, size_t n_in, size_t n_out)
 {
-    return b->k->linear(&b->ctx, b->out, b->in, weight_of(b->weight), ZERO_LINEAR_IN_OUT, weight_of(b->bias), ROWS,
-                        n_in, n_out);
+    return b->k->linear(&b->ctx, b->out, false, b->in, weight_of(b->weight), ZERO_LINEAR_IN_OUT, weight_of(b->bias),
+                        ROWS, n_in, n_out);
 }
 
 static zero_status_t linear_input(bench_t *b, size_t n_in, size_t n_out)

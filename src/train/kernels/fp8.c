@@ -163,9 +163,9 @@ static zero_status_t multiply(zero_scratch_t *scratch, const zero_fp8_product_t 
     return ZERO_OK;
 }
 
-zero_status_t ZERO_MODEL_FN(linear_fp8)(zero_model_context_t *ctx, void *y, const zero_fp8_t *x8, const zero_fp8_t *w8,
-                                        zero_linear_layout_t layout, zero_weight_t bias, size_t n_rows, size_t n_in,
-                                        size_t n_out)
+zero_status_t ZERO_MODEL_FN(linear_fp8)(zero_model_context_t *ctx, void *y, bool accumulate, const zero_fp8_t *x8,
+                                        const zero_fp8_t *w8, zero_linear_layout_t layout, zero_weight_t bias,
+                                        size_t n_rows, size_t n_in, size_t n_out)
 {
     zero_scratch_t scratch = zero_scratch_begin(ctx);
     zero_fp8_product_t product;
@@ -173,17 +173,18 @@ zero_status_t ZERO_MODEL_FN(linear_fp8)(zero_model_context_t *ctx, void *y, cons
     ZERO_TRY(zero_fp8_forward(&product, x8, w8, layout, n_rows, n_in, n_out));
     if (bias.data != NULL)
         ZERO_TRY(zero_weight_fp32(&scratch, bias, n_out, &bias_fp32));
-    return multiply(&scratch, &product, y, 0.0f, bias_fp32);
+    return multiply(&scratch, &product, y, accumulate ? 1.0f : 0.0f, bias_fp32);
 }
 
-zero_status_t ZERO_MODEL_FN(linear_fp8_backward_input)(zero_model_context_t *ctx, void *dx, const zero_fp8_t *dy8,
-                                                       const zero_fp8_t *w8, zero_linear_layout_t layout, size_t n_rows,
-                                                       size_t n_in, size_t n_out)
+zero_status_t ZERO_MODEL_FN(linear_fp8_backward_input)(zero_model_context_t *ctx, void *dx, bool accumulate,
+                                                       const zero_fp8_t *dy8, const zero_fp8_t *w8,
+                                                       zero_linear_layout_t layout, size_t n_rows, size_t n_in,
+                                                       size_t n_out)
 {
     zero_scratch_t scratch = zero_scratch_begin(ctx);
     zero_fp8_product_t product;
     ZERO_TRY(zero_fp8_backward_input(&product, dy8, w8, layout, n_rows, n_in, n_out));
-    return multiply(&scratch, &product, dx, 0.0f, NULL);
+    return multiply(&scratch, &product, dx, accumulate ? 1.0f : 0.0f, NULL);
 }
 
 zero_status_t ZERO_MODEL_FN(linear_fp8_backward_weight)(zero_model_context_t *ctx, zero_grad_t dweight,

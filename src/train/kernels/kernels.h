@@ -181,8 +181,9 @@ typedef struct zero_model_kernels {
     zero_status_t (*replay)(zero_model_context_t *ctx, zero_cuda_graph_t *graph);
     void (*cuda_graph_destroy)(zero_cuda_graph_t *graph); /* not while it runs; NULL is allowed */
 
-    /* y[n_rows, n_out] = x[n_rows, n_in] W + bias[n_out] */
-    zero_status_t (*linear)(zero_model_context_t *ctx, void *y, const void *x, zero_weight_t weight,
+    /* y[n_rows, n_out] = x[n_rows, n_in] W + bias[n_out]; with `accumulate` it is added to y, and there is no bias. A
+     * GPU times its algorithms, which give the same bits, in the first call of a shape if that overwrites y. */
+    zero_status_t (*linear)(zero_model_context_t *ctx, void *y, bool accumulate, const void *x, zero_weight_t weight,
                             zero_linear_layout_t layout, zero_weight_t bias, size_t n_rows, size_t n_in, size_t n_out);
     /* dx[n_rows, n_in] = dy[n_rows, n_out] W^T; with `accumulate` it is added to dx */
     zero_status_t (*linear_backward_input)(zero_model_context_t *ctx, void *dx, bool accumulate, const void *dy,
@@ -220,14 +221,16 @@ typedef struct zero_model_kernels {
     /* columns[n_columns, n_rows] = the transpose of rows[n_rows, n_columns] */
     zero_status_t (*fp8_transpose)(zero_model_context_t *ctx, uint8_t *columns, const uint8_t *rows, size_t n_rows,
                                    size_t n_columns);
-    /* y[n_rows, n_out] = x W + bias[n_out]. Reads x8->rows; w8->rows of ZERO_LINEAR_OUT_IN, w8->columns of IN_OUT. */
-    zero_status_t (*linear_fp8)(zero_model_context_t *ctx, void *y, const zero_fp8_t *x8, const zero_fp8_t *w8,
-                                zero_linear_layout_t layout, zero_weight_t bias, size_t n_rows, size_t n_in,
-                                size_t n_out);
-    /* dx[n_rows, n_in] = dy W^T. Reads dy8->rows; w8->columns of ZERO_LINEAR_OUT_IN, w8->rows of IN_OUT. */
-    zero_status_t (*linear_fp8_backward_input)(zero_model_context_t *ctx, void *dx, const zero_fp8_t *dy8,
-                                               const zero_fp8_t *w8, zero_linear_layout_t layout, size_t n_rows,
-                                               size_t n_in, size_t n_out);
+    /* y[n_rows, n_out] = x W + bias[n_out], or added to y. Reads x8->rows; w8->rows of ZERO_LINEAR_OUT_IN, w8->columns
+     * of IN_OUT. */
+    zero_status_t (*linear_fp8)(zero_model_context_t *ctx, void *y, bool accumulate, const zero_fp8_t *x8,
+                                const zero_fp8_t *w8, zero_linear_layout_t layout, zero_weight_t bias, size_t n_rows,
+                                size_t n_in, size_t n_out);
+    /* dx[n_rows, n_in] = dy W^T, or added to dx. Reads dy8->rows; w8->columns of ZERO_LINEAR_OUT_IN, w8->rows of
+     * IN_OUT. */
+    zero_status_t (*linear_fp8_backward_input)(zero_model_context_t *ctx, void *dx, bool accumulate,
+                                               const zero_fp8_t *dy8, const zero_fp8_t *w8, zero_linear_layout_t layout,
+                                               size_t n_rows, size_t n_in, size_t n_out);
     /* dW = x^T dy in the weight's layout, overwritten or, after a rounding, added. Reads x8->columns, dy8->columns. */
     zero_status_t (*linear_fp8_backward_weight)(zero_model_context_t *ctx, zero_grad_t dweight,
                                                 zero_linear_layout_t layout, const zero_fp8_t *x8,

@@ -210,16 +210,22 @@ size_t ZERO_MODEL_FN(linear_workspace)(const zero_model_limits_t *limits)
     return matrix + zero_scratch_bytes(ZERO_ROW_PARTS * limits->max_width * sizeof(float));
 }
 
-zero_status_t ZERO_MODEL_FN(linear)(zero_model_context_t *ctx, void *y, const void *x, zero_weight_t weight,
-                                    zero_linear_layout_t layout, zero_weight_t bias, size_t n_rows, size_t n_in,
-                                    size_t n_out)
+zero_status_t ZERO_MODEL_FN(linear)(zero_model_context_t *ctx, void *y, bool accumulate, const void *x,
+                                    zero_weight_t weight, zero_linear_layout_t layout, zero_weight_t bias,
+                                    size_t n_rows, size_t n_in, size_t n_out)
 {
     zero_scratch_t scratch = zero_scratch_begin(ctx);
-    zero_gemm_t gemm = {CblasNoTrans, layout == ZERO_LINEAR_IN_OUT ? CblasNoTrans : CblasTrans,
-                        .m = n_rows,  .n = n_out,
-                        .k = n_in,    .a = x,
-                        .lda = n_in,  .ldb = layout == ZERO_LINEAR_IN_OUT ? n_out : n_in,
-                        .c = y,       .ldc = n_out};
+    zero_gemm_t gemm = {CblasNoTrans,
+                        layout == ZERO_LINEAR_IN_OUT ? CblasNoTrans : CblasTrans,
+                        .m = n_rows,
+                        .n = n_out,
+                        .k = n_in,
+                        .a = x,
+                        .lda = n_in,
+                        .ldb = layout == ZERO_LINEAR_IN_OUT ? n_out : n_in,
+                        .c = y,
+                        .ldc = n_out,
+                        .beta = accumulate ? 1.0f : 0.0f};
     ZERO_TRY(check_sizes(n_rows, n_in, n_out));
     ZERO_TRY(zero_weight_fp32(&scratch, weight, n_in * n_out, &gemm.b));
     if (bias.data != NULL)

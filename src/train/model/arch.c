@@ -369,26 +369,50 @@ static zero_status_t find_weight(model_t *model, arch_linear_t at, zero_weight_t
     return ZERO_OK;
 }
 
-zero_status_t arch_linear(model_t *model, arch_linear_t at, void *y, const void *x, zero_weight_t bias)
+/* Computes y = x W + bias, or adds x W to y. */
+static zero_status_t multiply(model_t *model, arch_linear_t at, void *y, bool accumulate, const void *x,
+                              zero_weight_t bias)
 {
     arch_extents_t e = arch_extents(model, at.matrix);
     zero_weight_t weight;
     ZERO_TRY(find_weight(model, at, &weight));
-    ZERO_TRY(model->fp8 ? fp8_linear(model, at, y, x, bias)
-                        : model->kernels->linear(&model->ctx, y, x, weight, model->ops->layout, bias,
-                                                 arch_n_rows(model), e.n_in, e.n_out));
-    return lora_forward(model, at, y, x);
+    return model->fp8 ? fp8_linear(model, at, y, accumulate, x, bias)
+                      : model->kernels->linear(&model->ctx, y, accumulate, x, weight, model->ops->layout, bias,
+                                               arch_n_rows(model), e.n_in, e.n_out);
+}
+
+/* Computes dx = dy W^T, or adds it to dx. */
+static zero_status_t multiply_backward(model_t *model, arch_linear_t at, void *dx, bool accumulate, const void *dy)
+{
+    arch_extents_t e = arch_extents(model, at.matrix);
+    zero_weight_t weight;
+    ZERO_TRY(find_weight(model, at, &weight));
+    return model->fp8 ? fp8_linear_backward_input(model, at, dx, accumulate, dy)
+                      : model->kernels->linear_backward_input(&model->ctx, dx, accumulate, dy, weight,
+                                                              model->ops->layout, arch_n_rows(model), e.n_in, e.n_out);
+}
+
+/* Adapters write all of y where they can, and the layer's product adds to it: that reads y while it computes, where
+ * adapters that add would need a pass over y of their own. The first product overwrites y, so that a GPU can time its
+ * algorithms. */
+zero_status_t arch_linear(model_t *model, arch_linear_t at, void *y, const void *x, zero_weight_t bias)
+{
+    const bool adds = bias.data == NULL && lora_writes_output(model, at);
+    if (!adds || lora_is_first_product(model, at.matrix, LORA_FORWARD))
+        ZERO_TRY(multiply(model, at, y, false, x, bias));
+    ZERO_TRY(lora_forward(model, at, y, !adds, x));
+    return adds ? multiply(model, at, y, true, x, bias) : ZERO_OK;
 }
 
 zero_status_t arch_linear_backward_input(model_t *model, arch_linear_t at, void *dx, const void *dy)
 {
-    arch_extents_t e = arch_extents(model, at.matrix);
-    zero_weight_t weight;
-    ZERO_TRY(find_weight(model, at, &weight));
-    ZERO_TRY(model->fp8 ? fp8_linear_backward_input(model, at, dx, dy)
-                        : model->kernels->linear_backward_input(&model->ctx, dx, false, dy, weight, model->ops->layout,
-                                                                arch_n_rows(model), e.n_in, e.n_out));
-    return lora_backward_input(model, at, dx, dy);
+    const bool adds = lora_is_on(model, at);
+    if (!adds || lora_is_first_product(model, at.matrix, LORA_BACKWARD))
+        ZERO_TRY(multiply_backward(model, at, dx, false, dy));
+    if (!adds)
+        return ZERO_OK;
+    ZERO_TRY(lora_backward_input(model, at, dx, dy));
+    return multiply_backward(model, at, dx, true, dy);
 }
 
 /* Returns where a tile's gradient is added: to fp32 sums, or to the gradient itself if that is fp32. */

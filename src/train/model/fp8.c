@@ -191,7 +191,7 @@ static zero_status_t find_weight(model_t *model, arch_linear_t at, bool forward,
                                            n_columns);
 }
 
-zero_status_t fp8_linear(model_t *model, arch_linear_t at, void *y, const void *x, zero_weight_t bias)
+zero_status_t fp8_linear(model_t *model, arch_linear_t at, void *y, bool accumulate, const void *x, zero_weight_t bias)
 {
     fp8_t *f = model->fp8;
     arch_extents_t e = arch_extents(model, at.matrix);
@@ -203,19 +203,19 @@ zero_status_t fp8_linear(model_t *model, arch_linear_t at, void *y, const void *
     zero_fp8_t w8;
     ZERO_TRY(model->kernels->fp8_cast(&model->ctx, &x8, x, at.x_is_recorded, arch_n_rows(model), e.n_in));
     ZERO_TRY(find_weight(model, at, true, &w8));
-    return model->kernels->linear_fp8(&model->ctx, y, &x8, &w8, model->ops->layout, bias, arch_n_rows(model), e.n_in,
-                                      e.n_out);
+    return model->kernels->linear_fp8(&model->ctx, y, accumulate, &x8, &w8, model->ops->layout, bias,
+                                      arch_n_rows(model), e.n_in, e.n_out);
 }
 
-zero_status_t fp8_linear_backward_input(model_t *model, arch_linear_t at, void *dx, const void *dy)
+zero_status_t fp8_linear_backward_input(model_t *model, arch_linear_t at, void *dx, bool accumulate, const void *dy)
 {
     fp8_t *f = model->fp8;
     arch_extents_t e = arch_extents(model, at.matrix);
     zero_fp8_t dy8 = {ZERO_E5M2, f->rows, f->dy_columns, scales_of(model, at, FP8_DY)}, w8;
     ZERO_TRY(model->kernels->fp8_cast(&model->ctx, &dy8, dy, at.dy_is_recorded, arch_n_rows(model), e.n_out));
     ZERO_TRY(find_weight(model, at, false, &w8));
-    return model->kernels->linear_fp8_backward_input(&model->ctx, dx, &dy8, &w8, model->ops->layout, arch_n_rows(model),
-                                                     e.n_in, e.n_out);
+    return model->kernels->linear_fp8_backward_input(&model->ctx, dx, accumulate, &dy8, &w8, model->ops->layout,
+                                                     arch_n_rows(model), e.n_in, e.n_out);
 }
 
 zero_status_t fp8_linear_backward_weight(model_t *model, arch_linear_t at, zero_grad_t dbias, const void *x,

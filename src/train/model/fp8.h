@@ -36,8 +36,9 @@ zero_model_context_t fp8_recording(const model_t *model, int layer, arch_matrix_
  * the layer before, if there is one. */
 zero_model_context_t fp8_recording_d_x(const model_t *model, int l);
 
-zero_status_t fp8_linear(model_t *model, arch_linear_t at, void *y, const void *x, zero_weight_t bias);
-zero_status_t fp8_linear_backward_input(model_t *model, arch_linear_t at, void *dx, const void *dy);
+/* With accumulate the product is added to y or dx; then there is no bias. */
+zero_status_t fp8_linear(model_t *model, arch_linear_t at, void *y, bool accumulate, const void *x, zero_weight_t bias);
+zero_status_t fp8_linear_backward_input(model_t *model, arch_linear_t at, void *dx, bool accumulate, const void *dy);
 /* Uses the copy of dy that fp8_linear_backward_input has made: nothing else may be cast in between. */
 zero_status_t fp8_linear_backward_weight(model_t *model, arch_linear_t at, zero_grad_t dbias, const void *x,
                                          const void *dy);

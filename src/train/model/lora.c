@@ -1,7 +1,7 @@
 /* lora.c - see lora.h. With u = scale x A^T [R, n rank] of a layer's n parts side by side:
  *
- *     forward             u;  y_i += u_i B_i^T                    for each part i, in its columns of y
- *     backward, input     du_i = scale dy_i B_i;  dx += du A
+ *     forward             u;  y_i = u_i B_i^T                     for each part i, in its columns of y;  y += x W
+ *     backward, input     du_i = scale dy_i B_i;  dx = du A;  dx += dy W^T
  *     backward, weights   dB_i = dy_i^T u_i;  dA = du^T x
  *
  * u is kept for every layer unless its recompute is full, which computes it again with the rest of the block; the last
@@ -46,7 +46,8 @@ struct lora {
     group_t groups[ARCH_N_MATRICES];
     void *wide; /* [the largest matrix], of a base in fp8; NULL: products are in fp8, or the base is not */
     void *du;   /* [R, lora_width] */
-    void *shared[ARCH_N_MATRICES];        /* u of layers that recompute everything */
+    void *shared[ARCH_N_MATRICES]; /* u of layers that recompute everything */
+    bool has_multiplied[ARCH_N_MATRICES][LORA_N_PASSES];
     adapters_t layers[][ARCH_N_MATRICES]; /* [layers] */
 };
 
@@ -333,10 +334,31 @@ zero_status_t lora_widen(model_t *model, arch_linear_t at, zero_weight_t *weight
                                      e.n_in * e.n_out);
 }
 
-zero_status_t lora_forward(model_t *model, arch_linear_t at, void *y, const void *x)
+bool lora_is_on(const model_t *model, arch_linear_t at)
+{
+    return group_of(model, at) && !preference_is_reference(model);
+}
+
+bool lora_writes_output(const model_t *model, arch_linear_t at)
+{
+    size_t n_left = arch_extents(model, at.matrix).n_out;
+    for (int i = 0; lora_is_on(model, at) && i < model->lora->groups[at.matrix].n_parts; i++)
+        n_left -= model->lora->groups[at.matrix].parts[i].width;
+    return n_left == 0;
+}
+
+bool lora_is_first_product(model_t *model, arch_matrix_t matrix, lora_pass_t pass)
+{
+    bool *has_multiplied = &model->lora->has_multiplied[matrix][pass];
+    const bool is_first = !*has_multiplied;
+    *has_multiplied = true;
+    return is_first;
+}
+
+zero_status_t lora_forward(model_t *model, arch_linear_t at, void *y, bool accumulate, const void *x)
 {
     const group_t *group = group_of(model, at);
-    if (!group || preference_is_reference(model))
+    if (!lora_is_on(model, at))
         return ZERO_OK;
     const zero_model_kernels_t *k = model->kernels;
     const arch_extents_t e = arch_extents(model, at.matrix);
@@ -363,7 +385,7 @@ zero_status_t lora_forward(model_t *model, arch_linear_t at, void *y, const void
                                         .lda = width,
                                         .b = model_weight(model, adapters->b[i]),
                                         .ldb = rank,
-                                        .c = result(model, y, group->parts[i].first, true),
+                                        .c = result(model, y, group->parts[i].first, accumulate),
                                         .ldc = e.n_out,
                                         .scale = 1.0f};
         ZERO_TRY(k->product(&model->ctx, &of_part));
@@ -374,8 +396,6 @@ zero_status_t lora_forward(model_t *model, arch_linear_t at, void *y, const void
 zero_status_t lora_backward_input(model_t *model, arch_linear_t at, void *dx, const void *dy)
 {
     const group_t *group = group_of(model, at);
-    if (!group)
-        return ZERO_OK;
     const zero_model_kernels_t *k = model->kernels;
     const arch_extents_t e = arch_extents(model, at.matrix);
     const adapters_t *adapters = &model->lora->layers[at.layer][at.matrix];
@@ -400,7 +420,7 @@ zero_status_t lora_backward_input(model_t *model, arch_linear_t at, void *dx, co
                                      .lda = width,
                                      .b = model_weight(model, adapters->a[0]),
                                      .ldb = e.n_in,
-                                     .c = result(model, dx, 0, true),
+                                     .c = result(model, dx, 0, false),
                                      .ldc = e.n_in,
                                      .scale = 1.0f};
     return k->product(&model->ctx, &to_input);

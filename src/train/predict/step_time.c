@@ -64,12 +64,13 @@ static double biased(const fit_shape_t *s)
 }
 
 /* Elements that norms, activation function, rotation and adapters, whose products are as narrow as their rank, read and
- * write for a row of a block. */
+ * write for a row of a block. Adapters write a layer's output, which its product reads in passing; where it has a bias
+ * they come behind, and read it, too. */
 static double forward_elems(const fit_shape_t *s)
 {
     double biases = s->has_bias && !s->on_gpu ? 2.0 * biased(s) : 0.0;
     return 8.0 * s->C + (s->is_llama ? 3.0 : 2.0) * s->F + 2.0 * s->rotated + (s->has_head_norms ? 2.0 * s->qkv : 0.0) +
-           biases + s->low_inputs + 2.0 * s->low_outputs;
+           biases + s->low_inputs + (s->has_bias ? 2.0 : 1.0) * s->low_outputs;
 }
 
 /* With biases: q's, k's and v's gradients take a pass of their own, on the CPU all of them. With head norms: each
@@ -80,7 +81,7 @@ static double backward_elems(const fit_shape_t *s)
     double normed_again = s->light ? 2.0 * s->qkv + 2.0 * s->rotated : 0.0;
     double of_heads = s->has_head_norms ? normed_again + 3.0 * s->rotated : 0.0;
     double biases = !s->has_bias || s->is_frozen ? 0.0 : s->on_gpu ? s->qkv : biased(s);
-    double adapters = 3.0 * s->low_inputs + 2.0 * s->low_outputs;
+    double adapters = 2.0 * s->low_inputs + 2.0 * s->low_outputs;
     return 8.0 * s->C + (s->is_llama ? 5.0 : 3.0) * s->F + 2.0 * s->rotated + biases + of_heads + adapters +
            (s->light ? 2.0 * s->C + s->F : 0.0);
 }

@@ -31,7 +31,7 @@ static zero_status_t multiply(void *args)
     zero_grad_t gradient = bench_gradient(b);
     weight.data = (const char *)b->weight + weight_at;
     gradient.data = (char *)b->dweight + weight_at;
-    ZERO_TRY(k->linear(&b->ctx, y, x, weight, layout, (zero_weight_t){0}, rows, n, n));
+    ZERO_TRY(k->linear(&b->ctx, y, false, x, weight, layout, (zero_weight_t){0}, rows, n, n));
     ZERO_TRY(k->linear_backward_input(&b->ctx, dx, false, dy, weight, layout, rows, n, n));
     return k->linear_backward_weight(&b->ctx, gradient, layout, (zero_grad_t){0}, x, dy, rows, n, n);
 }
@@ -42,8 +42,8 @@ static zero_status_t multiply_fp8(void *args)
     const zero_model_kernels_t *k = b->kernels;
     const zero_linear_layout_t layout = ZERO_LINEAR_OUT_IN;
     size_t n = b->n;
-    ZERO_TRY(k->linear_fp8(&b->ctx, b->y, &b->x8, &b->w8, layout, (zero_weight_t){0}, n, n, n));
-    ZERO_TRY(k->linear_fp8_backward_input(&b->ctx, b->dx, &b->dy8, &b->w8, layout, n, n, n));
+    ZERO_TRY(k->linear_fp8(&b->ctx, b->y, false, &b->x8, &b->w8, layout, (zero_weight_t){0}, n, n, n));
+    ZERO_TRY(k->linear_fp8_backward_input(&b->ctx, b->dx, false, &b->dy8, &b->w8, layout, n, n, n));
     return k->linear_fp8_backward_weight(&b->ctx, bench_gradient(b), layout, &b->x8, &b->dy8, n, n, n);
 }
 

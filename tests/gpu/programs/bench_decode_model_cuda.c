@@ -82,7 +82,7 @@ static size_t mlp_width(const model_t *m)
 
 static zero_status_t linear(bench_t *b, void *y, const void *x, const void *weight, size_t n_in, size_t n_out)
 {
-    return b->k->linear(&b->ctx, y, x, (zero_weight_t){.data = weight, .dtype = ZERO_BF16},
+    return b->k->linear(&b->ctx, y, false, x, (zero_weight_t){.data = weight, .dtype = ZERO_BF16},
                         b->m->is_llama ? ZERO_LINEAR_OUT_IN : ZERO_LINEAR_IN_OUT,
                         (zero_weight_t){.data = b->m->is_llama ? NULL : b->vector, .dtype = ZERO_BF16}, 1, n_in, n_out);
 }

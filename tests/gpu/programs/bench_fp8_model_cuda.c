@@ -302,9 +302,9 @@ static void multiply(bench_t *b, size_t i)
     zero_fp8_t dy8 = {ZERO_E5M2, b->rows[2], b->columns[2], b->scales};
     zero_linear_layout_t layout = ZERO_LINEAR_OUT_IN;
     zero_status_t status =
-        i % 3 == 0   ? b->k->linear_fp8(&b->ctx, b->x[0], &x8, &w8, layout,
+        i % 3 == 0   ? b->k->linear_fp8(&b->ctx, b->x[0], false, &x8, &w8, layout,
                                         (zero_weight_t){.data = NULL, .dtype = ZERO_BF16}, N_ROWS, n_in, n_out)
-        : i % 3 == 1 ? b->k->linear_fp8_backward_input(&b->ctx, b->x[1], &dy8, &w8, layout, N_ROWS, n_in, n_out)
+        : i % 3 == 1 ? b->k->linear_fp8_backward_input(&b->ctx, b->x[1], false, &dy8, &w8, layout, N_ROWS, n_in, n_out)
                      : b->k->linear_fp8_backward_weight(&b->ctx, (zero_grad_t){b->x[2], ZERO_BF16, false}, layout, &x8,
                                                         &dy8, N_ROWS, n_in, n_out);
     NEED(status == ZERO_OK);

@@ -97,7 +97,7 @@ static zero_linear_layout_t layout_of(const bench_t *b)
 }
 static zero_status_t linear(bench_t *b, size_t n_in, size_t n_out)
 {
-    return b->k->linear(&b->ctx, b->s->out, b->s->in, weight_of(b->s->weight), layout_of(b),
+    return b->k->linear(&b->ctx, b->s->out, false, b->s->in, weight_of(b->s->weight), layout_of(b),
                         weight_of(b->model->is_llama ? NULL : b->s->bias), rows_in(b->model), n_in, n_out);
 }
 static zero_status_t linear_input(bench_t *b, size_t n_in, size_t n_out)
@@ -356,7 +356,7 @@ static void close_bench(bench_t *b)
 static zero_status_t square(bench_t *b, size_t n, size_t unused)
 {
     (void)unused;
-    return b->k->linear(&b->ctx, b->s->out, b->s->in, weight_of(b->s->third), ZERO_LINEAR_IN_OUT,
+    return b->k->linear(&b->ctx, b->s->out, false, b->s->in, weight_of(b->s->third), ZERO_LINEAR_IN_OUT,
                         (zero_weight_t){.data = NULL, .dtype = ZERO_BF16}, n, n, n);
 }
 

@@ -220,10 +220,10 @@ static double element(const void *data, zero_dtype_t dtype, size_t i)
     return dtype == ZERO_FP32 ? (double)((const float *)data)[i] : (double)float_of_bf16(((const uint16_t *)data)[i]);
 }
 
-static zero_status_t launch_forward(void *y, const matrix_t *x, const matrix_t *w, zero_linear_layout_t layout,
-                                    const void *bias, const size_t *s)
+static zero_status_t launch_forward(void *y, bool accumulate, const matrix_t *x, const matrix_t *w,
+                                    zero_linear_layout_t layout, const void *bias, const size_t *s)
 {
-    return gpu.kernels->linear_fp8(&gpu.ctx, y, &x->x8, &w->x8, layout,
+    return gpu.kernels->linear_fp8(&gpu.ctx, y, accumulate, &x->x8, &w->x8, layout,
                                    (zero_weight_t){.data = bias, .dtype = ZERO_BF16}, s[0], s[1], s[2]);
 }
 
@@ -276,7 +276,21 @@ static double sum_bound(size_t k, bool fast)
     return 0x1p-13 * (steps > 4.0 ? steps / 2.0 : 2.0);
 }
 
-static void check_forward(const size_t *s, zero_linear_layout_t layout, size_t bias_shift, bool with_bias)
+/* Returns what a product is added to, of about its size; in bf16 on the device, two times. */
+static float *values_before(size_t n, double size, unsigned char *bytes[2])
+{
+    float *before = host_new(n * sizeof *before);
+    uint16_t *halves = host_new(n * sizeof *halves);
+    for (size_t i = 0; i < n; ++i)
+        before[i] = float_of_bf16(halves[i] = truncated_bf16((float)(size * random_normal())));
+    for (int i = 0; i < 2; ++i)
+        bytes[i] = device_of(halves, n * sizeof *halves);
+    free(halves);
+    return before;
+}
+
+static void check_forward(const size_t *s, zero_linear_layout_t layout, size_t bias_shift, bool with_bias,
+                          bool accumulate)
 {
     bool in_out = layout == ZERO_LINEAR_IN_OUT;
     matrix_t x = matrix_new(ZERO_E4M3, s[0], s[1], 1.0f);
@@ -286,47 +300,51 @@ static void check_forward(const size_t *s, zero_linear_layout_t layout, size_t b
     for (size_t i = 0; i < s[2]; ++i)
         bias_values[i] = float_of_bf16(bias[i + bias_shift] = truncated_bf16(random_normal()));
     unsigned char *of_bias = device_of(bias, (s[2] + bias_shift) * sizeof *bias);
-    unsigned char *y[2] = {device_new(s[0] * s[2] * 2), device_new(s[0] * s[2] * 2)};
+    unsigned char *y[2];
+    float *before = values_before(s[0] * s[2], 0.02 * sqrt((double)s[1]), y);
     for (int i = 0; i < 2; ++i)
-        NEED(launch_forward(y[i], &x, &w, layout, with_bias ? of_bias + bias_shift * 2 : NULL, s) == ZERO_OK);
+        NEED(launch_forward(y[i], accumulate, &x, &w, layout, with_bias ? of_bias + bias_shift * 2 : NULL, s) ==
+             ZERO_OK);
     expect_product(&(product_t){"forward",
                                 {x.values, s[1], 1},
                                 {w.values, in_out ? s[2] : 1, in_out ? 1 : s[1]},
                                 s[0],
                                 s[2],
                                 s[1],
-                                NULL,
+                                accumulate ? before : NULL,
                                 with_bias ? bias_values : NULL,
                                 ZERO_BF16,
                                 sum_bound(s[1], true)},
                    y);
     matrix_free(&x), matrix_free(&w);
     device_free(of_bias), device_free(y[0]), device_free(y[1]);
-    free(bias), free(bias_values);
+    free(bias), free(bias_values), free(before);
 }
 
-static void check_backward_input(const size_t *s, zero_linear_layout_t layout)
+static void check_backward_input(const size_t *s, zero_linear_layout_t layout, bool accumulate)
 {
     bool in_out = layout == ZERO_LINEAR_IN_OUT;
     matrix_t dy = matrix_new(ZERO_E5M2, s[0], s[2], 1e-3f);
     matrix_t w = matrix_new(ZERO_E4M3, in_out ? s[1] : s[2], in_out ? s[2] : s[1], 0.02f);
-    unsigned char *dx[2] = {device_new(s[0] * s[1] * 2), device_new(s[0] * s[1] * 2)};
+    unsigned char *dx[2];
+    float *before = values_before(s[0] * s[1], 2e-5 * sqrt((double)s[2]), dx);
     for (int i = 0; i < 2; ++i)
-        NEED(gpu.kernels->linear_fp8_backward_input(&gpu.ctx, dx[i], &dy.x8, &w.x8, layout, s[0], s[1], s[2]) ==
-             ZERO_OK);
+        NEED(gpu.kernels->linear_fp8_backward_input(&gpu.ctx, dx[i], accumulate, &dy.x8, &w.x8, layout, s[0], s[1],
+                                                    s[2]) == ZERO_OK);
     expect_product(&(product_t){"d input",
                                 {dy.values, s[2], 1},
                                 {w.values, in_out ? 1 : s[1], in_out ? s[2] : 1},
                                 s[0],
                                 s[1],
                                 s[2],
-                                NULL,
+                                accumulate ? before : NULL,
                                 NULL,
                                 ZERO_BF16,
                                 sum_bound(s[2], false)},
                    dx);
     matrix_free(&dy), matrix_free(&w);
     device_free(dx[0]), device_free(dx[1]);
+    free(before);
 }
 
 static void check_backward_weight(const size_t *s, zero_linear_layout_t layout, zero_dtype_t dtype, bool accumulate)
@@ -365,10 +383,12 @@ static void products_equal_fp64(void)
         {16, 16, 16}, {48, 80, 112}, {272, 1040, 144}, {128, 256, 1040}, {1040, 272, 256}};
     for (size_t i = 0; i < (small ? 2 : sizeof shapes / sizeof *shapes); ++i)
         for (int layout = 0; layout < 2; ++layout) {
-            check_forward(shapes[i], (zero_linear_layout_t)layout, 0, false);
-            check_forward(shapes[i], (zero_linear_layout_t)layout, 0, true);
-            check_forward(shapes[i], (zero_linear_layout_t)layout, 1, true);
-            check_backward_input(shapes[i], (zero_linear_layout_t)layout);
+            check_forward(shapes[i], (zero_linear_layout_t)layout, 0, false, false);
+            check_forward(shapes[i], (zero_linear_layout_t)layout, 0, false, true);
+            check_forward(shapes[i], (zero_linear_layout_t)layout, 0, true, false);
+            check_forward(shapes[i], (zero_linear_layout_t)layout, 1, true, false);
+            check_backward_input(shapes[i], (zero_linear_layout_t)layout, false);
+            check_backward_input(shapes[i], (zero_linear_layout_t)layout, true);
             for (int flags = 0; flags < 4; ++flags)
                 check_backward_weight(shapes[i], (zero_linear_layout_t)layout, flags & 1 ? ZERO_FP32 : ZERO_BF16,
                                       flags & 2);
@@ -381,7 +401,7 @@ static void what_is_not_finite_makes_a_product_nan(void)
     matrix_t x = matrix_new(ZERO_E4M3, s[0], s[1], INFINITY), w = matrix_new(ZERO_E4M3, s[2], s[1], 1.0f);
     unsigned char *y = device_new(s[0] * s[2] * 2);
     uint16_t is[32 * 64];
-    NEED(launch_forward(y, &x, &w, ZERO_LINEAR_OUT_IN, NULL, s) == ZERO_OK);
+    NEED(launch_forward(y, false, &x, &w, ZERO_LINEAR_OUT_IN, NULL, s) == ZERO_OK);
     bool all = device_get(is, y, sizeof is);
     for (size_t i = 0; i < sizeof is / sizeof *is; ++i)
         all = all && isnan(float_of_bf16(is[i]));

@@ -384,7 +384,8 @@ static void check_linear(zero_dtype_t dtype, size_t rows, size_t n_in, size_t n_
              n_out, flags, shift);
     array_t x = array_make(rows * n_in, dtype, shift, 0.0, 1.0), dy = array_make(rows * n_out, dtype, shift, 0.0, 1.0);
     array_t w = array_make(n_in * n_out, dtype, shift, 0.0, 0.2), b = array_make(n_out, dtype, shift, 0.0, 1.0);
-    array_t y = array_make(rows * n_out, dtype, shift, 0.0, 0.0);
+    const bool adds = accumulate && !with_bias;
+    array_t y = array_grad_target(rows * n_out, dtype, shift, adds);
     array_t dx = array_grad_target(rows * n_in, dtype, shift, accumulate);
     array_t dw = array_grad_target(n_in * n_out, grad_dtype, shift, accumulate);
     array_t db = array_grad_target(n_out, grad_dtype, shift, accumulate);
@@ -393,15 +394,15 @@ static void check_linear(zero_dtype_t dtype, size_t rows, size_t n_in, size_t n_
     float *rdw = check_output(&c, "dweight", &dw, sum_bound(rows) + unit(grad_dtype));
     float *rdb = with_bias ? check_output(&c, "dbias", &db, sum_bound(rows) + unit(grad_dtype)) : NULL;
     zero_weight_t none = {.dtype = dtype};
-    NEED(t.cpu->linear(&t.cpu_ctx, ry, x.values, host_weight(&w), layout, with_bias ? host_weight(&b) : none, rows,
-                       n_in, n_out) == ZERO_OK);
+    NEED(t.cpu->linear(&t.cpu_ctx, ry, adds, x.values, host_weight(&w), layout, with_bias ? host_weight(&b) : none,
+                       rows, n_in, n_out) == ZERO_OK);
     NEED(t.cpu->linear_backward_input(&t.cpu_ctx, rdx, accumulate, dy.values, host_weight(&w), layout, rows, n_in,
                                       n_out) == ZERO_OK);
     NEED(t.cpu->linear_backward_weight(&t.cpu_ctx, (zero_grad_t){rdw, ZERO_FP32, accumulate}, layout,
                                        (zero_grad_t){rdb, ZERO_FP32, accumulate}, x.values, dy.values, rows, n_in,
                                        n_out) == ZERO_OK);
     for (int run = 0; run < 2; ++run) {
-        zero_status_t status = t.gpu->linear(&t.gpu_ctx, y.data, x.data, weight_of(&w), layout,
+        zero_status_t status = t.gpu->linear(&t.gpu_ctx, y.data, adds, x.data, weight_of(&w), layout,
                                              with_bias ? weight_of(&b) : none, rows, n_in, n_out);
         if (status == ZERO_OK)
             status = t.gpu->linear_backward_input(&t.gpu_ctx, dx.data, accumulate, dy.data, weight_of(&w), layout, rows,
@@ -480,7 +481,7 @@ typedef struct chooser {
 static void chooser_run(chooser_t *c, const chooser_t *values)
 {
     const zero_dtype_t dtype = c->y.dtype;
-    NEED(c->tables.gpu->linear(&c->tables.gpu_ctx, c->y.data, values->x.data, weight_of(&values->w), c->layout,
+    NEED(c->tables.gpu->linear(&c->tables.gpu_ctx, c->y.data, false, values->x.data, weight_of(&values->w), c->layout,
                                weight_of(&values->b), c->rows, c->n_in, c->n_out) == ZERO_OK);
     NEED(c->tables.gpu->linear_backward_input(&c->tables.gpu_ctx, c->dx.data, false, values->dy.data,
                                               weight_of(&values->w), c->layout, c->rows, c->n_in, c->n_out) == ZERO_OK);

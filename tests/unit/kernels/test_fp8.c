@@ -242,8 +242,9 @@ START_TEST(a_matrix_of_zeros_has_scale_1_and_one_that_is_not_finite_makes_produc
         ck_assert_int_eq(f.kernels->fp8_cast(&f.ctx, &x8, x, false, 16, 16), ZERO_OK);
         ck_assert(scales.scale == 1.0f && (i == 0 ? scales.inverse == 1.0f : isnan(scales.inverse)));
         ck_assert_uint_eq(bytes[77], nearest(&formats[0], (double)worst[i]));
-        ck_assert_int_eq(f.kernels->linear_fp8(&f.ctx, y, &x8, &x8, ZERO_LINEAR_OUT_IN, (zero_weight_t){0}, 16, 16, 16),
-                         ZERO_OK);
+        ck_assert_int_eq(
+            f.kernels->linear_fp8(&f.ctx, y, false, &x8, &x8, ZERO_LINEAR_OUT_IN, (zero_weight_t){0}, 16, 16, 16),
+            ZERO_OK);
         for (int j = 0; j < 256; ++j)
             ck_assert(i == 0 ? y[j] == 0.0f : isnan(y[j]));
     }
@@ -320,11 +321,17 @@ static void check_forward(layer_t *l, zero_dtype_t dtype, bool with_bias)
             want[i] += l->x.values[i / l->n_out * l->n_in + k] * weight_at(l, k, i % l->n_out);
     }
     ck_assert_int_eq(
-        l->f.kernels->linear_fp8(&l->f.ctx, y.data, &x8, &w8, l->layout,
+        l->f.kernels->linear_fp8(&l->f.ctx, y.data, false, &x8, &w8, l->layout,
                                  with_bias ? array_weight(&bias) : (zero_weight_t){.data = NULL, .dtype = dtype},
                                  l->n_rows, l->n_in, l->n_out),
         ZERO_OK);
     array_expect(&y, want, sum_bound(l->n_in), "y");
+    ck_assert_int_eq(l->f.kernels->linear_fp8(&l->f.ctx, y.data, true, &x8, &w8, l->layout, (zero_weight_t){0},
+                                              l->n_rows, l->n_in, l->n_out),
+                     ZERO_OK);
+    for (size_t i = 0; i < y.n; ++i)
+        want[i] = 2.0 * want[i] - (with_bias ? bias.values[i % l->n_out] : 0.0);
+    array_expect(&y, want, sum_bound(l->n_in), "y, added to y");
     array_free(&y), array_free(&bias), free(want);
 }
 
@@ -336,10 +343,16 @@ static void check_backward_input(layer_t *l)
     for (size_t i = 0; i < dx.n; ++i)
         for (size_t k = 0; k < l->n_out; ++k)
             want[i] += l->dy.values[i / l->n_in * l->n_out + k] * weight_at(l, i % l->n_in, k);
-    ck_assert_int_eq(
-        l->f.kernels->linear_fp8_backward_input(&l->f.ctx, dx.data, &dy8, &w8, l->layout, l->n_rows, l->n_in, l->n_out),
-        ZERO_OK);
+    ck_assert_int_eq(l->f.kernels->linear_fp8_backward_input(&l->f.ctx, dx.data, false, &dy8, &w8, l->layout, l->n_rows,
+                                                             l->n_in, l->n_out),
+                     ZERO_OK);
     array_expect(&dx, want, sum_bound(l->n_out), "dx");
+    ck_assert_int_eq(l->f.kernels->linear_fp8_backward_input(&l->f.ctx, dx.data, true, &dy8, &w8, l->layout, l->n_rows,
+                                                             l->n_in, l->n_out),
+                     ZERO_OK);
+    for (size_t i = 0; i < dx.n; ++i)
+        want[i] *= 2.0;
+    array_expect(&dx, want, sum_bound(l->n_out), "dx, added to dx");
     array_free(&dx), free(want);
 }
 
@@ -401,10 +414,12 @@ START_TEST(extents_that_are_no_multiples_of_16_are_refused)
     memset(bytes, 0, sizeof bytes);
     for (int i = 0; i < 3; ++i) {
         size_t r = i == 0 ? 24 : 32, in = i == 1 ? 24 : 32, out = i == 2 ? 24 : 32;
-        ck_assert_int_eq(f.kernels->linear_fp8(&f.ctx, y, &x8, &x8, ZERO_LINEAR_OUT_IN, (zero_weight_t){0}, r, in, out),
-                         ZERO_ERROR_UNSUPPORTED);
-        ck_assert_int_eq(f.kernels->linear_fp8_backward_input(&f.ctx, y, &x8, &x8, ZERO_LINEAR_OUT_IN, r, in, out),
-                         ZERO_ERROR_UNSUPPORTED);
+        ck_assert_int_eq(
+            f.kernels->linear_fp8(&f.ctx, y, false, &x8, &x8, ZERO_LINEAR_OUT_IN, (zero_weight_t){0}, r, in, out),
+            ZERO_ERROR_UNSUPPORTED);
+        ck_assert_int_eq(
+            f.kernels->linear_fp8_backward_input(&f.ctx, y, false, &x8, &x8, ZERO_LINEAR_OUT_IN, r, in, out),
+            ZERO_ERROR_UNSUPPORTED);
         ck_assert_int_eq(f.kernels->linear_fp8_backward_weight(&f.ctx, (zero_grad_t){y, ZERO_FP32, false},
                                                                ZERO_LINEAR_OUT_IN, &x8, &x8, r, in, out),
                          ZERO_ERROR_UNSUPPORTED);
@@ -427,10 +442,11 @@ START_TEST(an_operand_that_was_not_cast_as_the_product_reads_it_is_refused)
     if (!fixture_open(&f, _i, &limits))
         return;
     ck_assert_int_eq(
-        f.kernels->linear_fp8(&f.ctx, y, &columns, &rows, ZERO_LINEAR_OUT_IN, (zero_weight_t){0}, 16, 16, 16),
+        f.kernels->linear_fp8(&f.ctx, y, false, &columns, &rows, ZERO_LINEAR_OUT_IN, (zero_weight_t){0}, 16, 16, 16),
         ZERO_ERROR_ARGUMENT);
-    ck_assert_int_eq(f.kernels->linear_fp8_backward_input(&f.ctx, y, &rows, &rows, ZERO_LINEAR_OUT_IN, 16, 16, 16),
-                     ZERO_ERROR_ARGUMENT);
+    ck_assert_int_eq(
+        f.kernels->linear_fp8_backward_input(&f.ctx, y, false, &rows, &rows, ZERO_LINEAR_OUT_IN, 16, 16, 16),
+        ZERO_ERROR_ARGUMENT);
     ck_assert_int_eq(f.kernels->linear_fp8_backward_weight(&f.ctx, (zero_grad_t){y, ZERO_FP32, false},
                                                            ZERO_LINEAR_OUT_IN, &rows, &columns, 16, 16, 16),
                      ZERO_ERROR_ARGUMENT);

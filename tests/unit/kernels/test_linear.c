@@ -59,11 +59,19 @@ static void check_forward(int isa, shape_t s, zero_dtype_t dtype, zero_linear_la
         }
     zero_weight_t b = with_bias ? array_weight(&bias) : (zero_weight_t){.data = NULL, .dtype = dtype};
     for (int run = 0; run < 2; ++run)
-        ck_assert_int_eq(f.kernels->linear(&f.ctx, run == 0 ? y.data : again.data, x.data, array_weight(&weight),
+        ck_assert_int_eq(f.kernels->linear(&f.ctx, run == 0 ? y.data : again.data, false, x.data, array_weight(&weight),
                                            layout, b, s.n_rows, s.n_in, s.n_out),
                          ZERO_OK);
     array_expect(&y, want, sum_bound(s.n_in), "y");
     array_expect_same_bits(&y, &again, "y, run to run");
+    if (!with_bias) {
+        ck_assert_int_eq(f.kernels->linear(&f.ctx, y.data, true, x.data, array_weight(&weight), layout, b, s.n_rows,
+                                           s.n_in, s.n_out),
+                         ZERO_OK);
+        for (size_t i = 0; i < y.n; ++i)
+            want[i] *= 2.0;
+        array_expect(&y, want, sum_bound(s.n_in), "y, added to y");
+    }
     free(want);
     array_free(&x), array_free(&weight), array_free(&bias), array_free(&y), array_free(&again);
     fixture_close(&f);
@@ -208,8 +216,8 @@ static products_t compute(fixture_t *f, shape_t s, zero_linear_layout_t layout, 
     const zero_weight_t no_bias = {.dtype = ZERO_FP32};
     const zero_grad_t no_grad = {0};
     omp_set_num_threads(n_threads);
-    ck_assert_int_eq(f->kernels->linear(&f->ctx, p.y.data, x.data, array_weight(&weight), layout, no_bias, s.n_rows,
-                                        s.n_in, s.n_out),
+    ck_assert_int_eq(f->kernels->linear(&f->ctx, p.y.data, false, x.data, array_weight(&weight), layout, no_bias,
+                                        s.n_rows, s.n_in, s.n_out),
                      ZERO_OK);
     ck_assert_int_eq(f->kernels->linear_backward_input(&f->ctx, p.dx.data, false, dy.data, array_weight(&weight),
                                                        layout, s.n_rows, s.n_in, s.n_out),
@@ -317,7 +325,7 @@ START_TEST(workspace_too_small_is_refused)
         return;
     array_t weight = array_normal(300 * 400, ZERO_BF16, 0.0, 1.0, 1), x = array_normal(300, ZERO_FP32, 0.0, 1.0, 2);
     array_t y = array_poison(400, ZERO_FP32);
-    ck_assert_int_eq(f.kernels->linear(&f.ctx, y.data, x.data, array_weight(&weight), ZERO_LINEAR_IN_OUT,
+    ck_assert_int_eq(f.kernels->linear(&f.ctx, y.data, false, x.data, array_weight(&weight), ZERO_LINEAR_IN_OUT,
                                        (zero_weight_t){.data = NULL, .dtype = ZERO_BF16}, 1, 300, 400),
                      ZERO_ERROR_ARGUMENT);
     array_free(&weight), array_free(&x), array_free(&y);
@@ -361,7 +369,7 @@ START_TEST(matrix_products_allocate_nothing)
         /* The first call creates threads and OpenBLAS's packing buffers, which stay. */
         for (int run = 0; run < 2; ++run) {
             allocations_start();
-            f.kernels->linear(&f.ctx, y.data, x.data, array_weight(&weight), layout, no_bias, m, k, n);
+            f.kernels->linear(&f.ctx, y.data, false, x.data, array_weight(&weight), layout, no_bias, m, k, n);
             f.kernels->linear_backward_input(&f.ctx, y.data, false, x.data, array_weight(&weight), layout, m, n, k);
         }
         unsigned long count = allocations_stop();

@@ -116,11 +116,12 @@ static double element_of(zero_weight_t vector, size_t i)
     return (double)value;
 }
 
-static zero_status_t linear(zero_model_context_t *ctx, void *y, const void *x, zero_weight_t weight,
+static zero_status_t linear(zero_model_context_t *ctx, void *y, bool accumulate, const void *x, zero_weight_t weight,
                             zero_linear_layout_t layout, zero_weight_t bias, size_t n_rows, size_t n_in, size_t n_out)
 {
     double *a = doubles_of(x, n_rows * n_in), *w = matrix_of(weight, layout, n_in, n_out);
     (void)ctx;
+    ck_assert(!accumulate);
     round_matrix(E4M3, a, n_rows * n_in);
     for (size_t r = 0; r < n_rows; r++)
         for (size_t o = 0; o < n_out; o++) {

@@ -88,7 +88,7 @@ zero_status_t zero_cuda_gemm(zero_model_context_t *ctx, const zero_cuda_gemm_t *
 /* ---- linear_cuda.c ---- */
 
 size_t zero_cuda_linear_workspace(const zero_model_limits_t *limits);
-zero_status_t zero_cuda_linear(zero_model_context_t *ctx, void *y, const void *x, zero_weight_t weight,
+zero_status_t zero_cuda_linear(zero_model_context_t *ctx, void *y, bool accumulate, const void *x, zero_weight_t weight,
                                zero_linear_layout_t layout, zero_weight_t bias, size_t n_rows, size_t n_in,
                                size_t n_out);
 zero_status_t zero_cuda_linear_backward_input(zero_model_context_t *ctx, void *dx, bool accumulate, const void *dy,
@@ -111,12 +111,13 @@ zero_status_t zero_cuda_fp8_cast_weight(zero_model_context_t *ctx, const zero_fp
 zero_status_t zero_cuda_fp8_widen(zero_model_context_t *ctx, void *weight, zero_fp8_param_t bytes, size_t n_elems);
 zero_status_t zero_cuda_fp8_transpose(zero_model_context_t *ctx, uint8_t *columns, const uint8_t *rows, size_t n_rows,
                                       size_t n_columns);
-zero_status_t zero_cuda_linear_fp8(zero_model_context_t *ctx, void *y, const zero_fp8_t *x8, const zero_fp8_t *w8,
-                                   zero_linear_layout_t layout, zero_weight_t bias, size_t n_rows, size_t n_in,
-                                   size_t n_out);
-zero_status_t zero_cuda_linear_fp8_backward_input(zero_model_context_t *ctx, void *dx, const zero_fp8_t *dy8,
-                                                  const zero_fp8_t *w8, zero_linear_layout_t layout, size_t n_rows,
-                                                  size_t n_in, size_t n_out);
+zero_status_t zero_cuda_linear_fp8(zero_model_context_t *ctx, void *y, bool accumulate, const zero_fp8_t *x8,
+                                   const zero_fp8_t *w8, zero_linear_layout_t layout, zero_weight_t bias, size_t n_rows,
+                                   size_t n_in, size_t n_out);
+zero_status_t zero_cuda_linear_fp8_backward_input(zero_model_context_t *ctx, void *dx, bool accumulate,
+                                                  const zero_fp8_t *dy8, const zero_fp8_t *w8,
+                                                  zero_linear_layout_t layout, size_t n_rows, size_t n_in,
+                                                  size_t n_out);
 zero_status_t zero_cuda_linear_fp8_backward_weight(zero_model_context_t *ctx, zero_grad_t dweight,
                                                    zero_linear_layout_t layout, const zero_fp8_t *x8,
                                                    const zero_fp8_t *dy8, size_t n_rows, size_t n_in, size_t n_out);

@@ -12,12 +12,13 @@ size_t zero_cuda_linear_workspace(const zero_model_limits_t *limits)
     return zero_scratch_bytes(zero_column_sum_bytes(limits->max_width));
 }
 
-zero_status_t zero_cuda_linear(zero_model_context_t *ctx, void *y, const void *x, zero_weight_t weight,
+zero_status_t zero_cuda_linear(zero_model_context_t *ctx, void *y, bool accumulate, const void *x, zero_weight_t weight,
                                zero_linear_layout_t layout, zero_weight_t bias, size_t n_rows, size_t n_in,
                                size_t n_out)
 {
     ZERO_TRY(zero_check_weight(ctx, weight));
     ZERO_TRY(zero_check_weight(ctx, bias));
+    ZERO_ASSERT(!accumulate || bias.data == NULL);
     bool in_out = layout == ZERO_LINEAR_IN_OUT;
     zero_cuda_gemm_t gemm = {.transpose_b = !in_out,
                              .m = n_rows,
@@ -30,6 +31,7 @@ zero_status_t zero_cuda_linear(zero_model_context_t *ctx, void *y, const void *x
                              .c = y,
                              .ldc = n_out,
                              .c_dtype = weight.dtype,
+                             .accumulate = accumulate,
                              .bias = bias.data};
     return zero_cuda_gemm(ctx, &gemm);
 }
@@ -195,28 +197,31 @@ static zero_cuda_gemm_t gemm_of(const zero_fp8_product_t *product, void *c, zero
                               .fp8 = product};
 }
 
-zero_status_t zero_cuda_linear_fp8(zero_model_context_t *ctx, void *y, const zero_fp8_t *x8, const zero_fp8_t *w8,
-                                   zero_linear_layout_t layout, zero_weight_t bias, size_t n_rows, size_t n_in,
-                                   size_t n_out)
+zero_status_t zero_cuda_linear_fp8(zero_model_context_t *ctx, void *y, bool accumulate, const zero_fp8_t *x8,
+                                   const zero_fp8_t *w8, zero_linear_layout_t layout, zero_weight_t bias, size_t n_rows,
+                                   size_t n_in, size_t n_out)
 {
     zero_fp8_product_t product;
     ZERO_TRY(check_bf16(ctx));
     ZERO_TRY(zero_check_weight(ctx, bias));
     ZERO_TRY(zero_fp8_forward(&product, x8, w8, layout, n_rows, n_in, n_out));
+    ZERO_ASSERT(!accumulate || bias.data == NULL);
     zero_cuda_gemm_t gemm = gemm_of(&product, y, ZERO_BF16);
     gemm.bias = bias.data;
     gemm.fast_sums = true;
+    gemm.accumulate = accumulate;
     return zero_cuda_gemm(ctx, &gemm);
 }
 
-zero_status_t zero_cuda_linear_fp8_backward_input(zero_model_context_t *ctx, void *dx, const zero_fp8_t *dy8,
-                                                  const zero_fp8_t *w8, zero_linear_layout_t layout, size_t n_rows,
-                                                  size_t n_in, size_t n_out)
+zero_status_t zero_cuda_linear_fp8_backward_input(zero_model_context_t *ctx, void *dx, bool accumulate,
+                                                  const zero_fp8_t *dy8, const zero_fp8_t *w8,
+                                                  zero_linear_layout_t layout, size_t n_rows, size_t n_in, size_t n_out)
 {
     zero_fp8_product_t product;
     ZERO_TRY(check_bf16(ctx));
     ZERO_TRY(zero_fp8_backward_input(&product, dy8, w8, layout, n_rows, n_in, n_out));
     zero_cuda_gemm_t gemm = gemm_of(&product, dx, ZERO_BF16);
+    gemm.accumulate = accumulate;
     return zero_cuda_gemm(ctx, &gemm);
 }
 
