@@ -79,21 +79,11 @@ static zero_status_t take_state(checkpoints_t *checkpoints)
     return status;
 }
 
-/* Returns what is on the disk. */
-static checkpoints_found_t find_on_disk(const checkpoint_options_t *options)
-{
-    char best[BEST_MAX_PATH];
-    const int64_t step = newest_step(options->dir);
-    best_checkpoint_directory(options, best);
-    const int64_t best_step = step == 0 && options->dir[0] ? newest_step(best) : 0;
-    const bool is_best = best_step > 0 && best_step < INT64_MAX;
-    return (checkpoints_found_t){.on_disk = is_best ? best_step : step, .is_best = is_best};
-}
-
 zero_status_t checkpoints_find(const checkpoint_options_t *options, zero_comm_t *comm, checkpoints_found_t *found)
 {
     uint64_t in_memory = 0;
-    *found = find_on_disk(options);
+    *found = (checkpoints_found_t){0};
+    found->on_disk = newest_step_of_run(options->dir, &found->is_best);
     ZERO_TRY(zero_comm_broadcast(comm, found, sizeof *found, 0));
     if (options->memory_every > 0 && options->memory_dir[0])
         ZERO_TRY(zero_host_copies_find(comm, options->memory_dir, &in_memory));

@@ -5,6 +5,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>
+#include <limits.h>
 #include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -134,4 +135,14 @@ int64_t newest_step(const char *directory)
     int64_t step = is_linked && linked == 0 ? INT64_MAX : is_there ? linked : highest_step(listing);
     closedir(listing);
     return step > 0 ? step : linked;
+}
+
+int64_t newest_step_of_run(const char *directory, bool *is_best)
+{
+    char best[PATH_MAX];
+    const int64_t step = newest_step(directory);
+    const bool fits = snprintf(best, sizeof best, "%s/best", directory) < (int)sizeof best;
+    const int64_t best_step = step == 0 && directory[0] && fits ? newest_step(best) : 0;
+    *is_best = best_step > 0 && best_step < INT64_MAX;
+    return *is_best ? best_step : step;
 }

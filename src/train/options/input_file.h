@@ -29,6 +29,9 @@ bool input_file_is_there(const char *path);
 /* Returns the step; 0: there is none. INT64_MAX: `latest` is there and no link to a step, which zero_checkpoint_open
  * reports. */
 int64_t newest_step(const char *directory);
+/* The same of a run's directory: if that has none, of its folder best, since a run that is killed before its first save
+ * may have only that. *is_best: the step is there. */
+int64_t newest_step_of_run(const char *directory, bool *is_best);
 /* Writes the name of a step's directory. */
 void newest_step_name(int64_t step, char name[NEWEST_STEP_BYTES]);
 

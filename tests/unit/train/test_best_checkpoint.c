@@ -90,6 +90,7 @@ START_TEST(a_run_goes_on_from_a_best_alone)
     char command[512];
     expect_shell(
         "$Z --steps 8 --set checkpoint.dir=whole cfg.ini && $Z --steps 4 cfg.ini && rm -r ck/step-* ck/latest");
+    expect_shell("test \"$($Z evaluate cfg.ini)\" = \"$($Z evaluate --resume ck/best cfg.ini)\"");
     snprintf(command, sizeof command, "$Z %s --steps 8 cfg.ini", option);
     expect_said(command, "resuming after step 4, from ck/best/step-00000004", 1);
     expect_best("ck", 8);
