@@ -59,11 +59,7 @@ static zero_status_t try_template(const options_t *options, prompt_t *prompt)
 
 static int64_t positions_of(const model_options_t *model)
 {
-    char path[OPTIONS_MAX_PATH + 32];
-    snprintf(path, sizeof path, "%s/config.json", model->init);
-    json_t *config = input_file_is_there(path) ? json_load_file(path, 0, NULL) : NULL;
-    int64_t positions = json_integer_value(json_object_get(config, "max_position_embeddings"));
-    json_decref(config);
+    int64_t positions = prompt_named_positions(model);
     if (positions <= 0)
         positions = hf_families[model->arch].positions;
     if (positions > MOST_POSITIONS)

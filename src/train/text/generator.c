@@ -82,6 +82,16 @@ zero_status_t prompt_find_end(prompt_t *prompt)
     return status == ZERO_ERROR_USAGE ? ZERO_OK : status;
 }
 
+int64_t prompt_named_positions(const model_options_t *model)
+{
+    char path[OPTIONS_MAX_PATH + 32];
+    snprintf(path, sizeof path, "%s/config.json", model->init);
+    json_t *config = input_file_is_there(path) ? json_load_file(path, 0, NULL) : NULL;
+    const int64_t positions = json_integer_value(json_object_get(config, "max_position_embeddings"));
+    json_decref(config);
+    return positions > 0 ? positions : 0;
+}
+
 const char *prompt_limit_note(const model_options_t *model)
 {
     return model->longest > 0 && model->seq_len == model->longest
@@ -105,6 +115,11 @@ zero_status_t prompt_fit(model_options_t *model, const char *where, int64_t n_pr
         report("%s: at most %lld tokens, since %s and the prompt takes %lld", where, (long long)*max_tokens, limit,
                (long long)n_prompt);
     }
+    const int64_t named = prompt_named_positions(model);
+    if (named > 0 && n_prompt + *max_tokens > named)
+        report("%s: up to %lld tokens, where config.json's max_position_embeddings is %lld: the model may not have "
+               "learned the positions beyond",
+               where, (long long)(n_prompt + *max_tokens), (long long)named);
     return ZERO_OK;
 }
 

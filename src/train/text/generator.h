@@ -48,12 +48,15 @@ zero_status_t prompt_encode_dialogue(prompt_t *prompt, const char *where, const 
  * the base model's. A template that refuses the dialogue that is tried, or ends answers with text, has none. */
 zero_status_t prompt_find_end(prompt_t *prompt);
 
+/* Returns config.json's max_position_embeddings; 0: it names none. */
+int64_t prompt_named_positions(const model_options_t *model);
+
 /* Returns why [model] seq_len can be no longer, to be put behind it in a line; empty if there is no reason. */
 const char *prompt_limit_note(const model_options_t *model);
 
 /* Makes [model] seq_len as long as n_prompt tokens and max_tokens more can get, unless it is set or the model has a
- * table of positions. Refuses a prompt that leaves no room. Lowers *max_tokens to what it leaves, and says so. where:
- * as above. */
+ * table of positions. Refuses a prompt that leaves no room. Lowers *max_tokens to what it leaves, and says so; and also
+ * if there are more than config.json names. where: as above. */
 zero_status_t prompt_fit(model_options_t *model, const char *where, int64_t n_prompt, int64_t *max_tokens);
 
 /* Gives rank 0's tokens to all ranks. [collective] */

@@ -252,6 +252,21 @@ START_TEST(a_text_that_ends_at_the_last_position_says_so)
 }
 END_TEST
 
+/* The model was trained on sequences as long as config.json says; a longer text is another matter. */
+START_TEST(a_text_beyond_the_positions_that_were_trained_says_so)
+{
+    support_output_t output;
+    for (int beyond = 0; beyond < 2; beyond++) {
+        ck_assert_int_eq(
+            generate_text(&output, 1, beyond ? "--prompt ab --max-tokens 99 ck" : "--prompt ab --max-tokens 3 ck"), 0);
+        const bool says =
+            strstr(output.err, "up to 101 tokens, where config.json's max_position_embeddings is ") != NULL;
+        ck_assert_msg(says == (beyond == 1), "%s", output.err);
+        support_output_free(&output);
+    }
+}
+END_TEST
+
 static const struct {
     const char *arguments, *says;
 } refusals[] = {
@@ -342,6 +357,7 @@ static Suite *suite(void)
     tcase_add_test(program, a_model_says_what_it_has_learned);
     tcase_add_test(program, the_text_is_the_same_on_any_number_of_ranks_at_every_stage);
     tcase_add_test(program, a_text_that_ends_at_the_last_position_says_so);
+    tcase_add_test(program, a_text_beyond_the_positions_that_were_trained_says_so);
     tcase_add_loop_test(program, mistakes_are_refused_with_a_line, 0, sizeof refusals / sizeof refusals[0]);
     tcase_add_test(program, a_tokenizer_that_cannot_be_read_costs_no_run);
     /* Last: they add a file. */
