@@ -51,29 +51,48 @@ static void gather_ahead(const zero_model_t *model, const zero_layout_t *layout,
     }
 }
 
-/* Counts the gathers of each unit in a step at stage 3. A micro-step that leaves in each buffer what the one before it
- * has left there is like all that follow, so that the count takes no longer for more of them. */
+/* Counts the gathers of a micro-step. */
+static void gather_in_micro_step(const zero_model_t *model, const zero_layout_t *layout, zero_unit_t first_unsharded,
+                                 int prefetch, zero_unsharded_t *unsharded, uint64_t *n_gathers)
+{
+    const int n_positions = zero_order_n_positions(ZERO_PASS_TRAIN, model->n_units);
+    for (int position = 0; position < n_positions; position++)
+        gather_ahead(model, layout, first_unsharded, prefetch, position, unsharded, n_gathers);
+}
+
+/* Counts the gathers of each unit in a step at stage 3. What a micro-step does depends only on what is in the buffers
+ * before it. So once they hold what they held before an earlier one, the micro-steps in between come again and again
+ * (Brent's search for a cycle notes the state before each power of two). Then only those that are left over when the
+ * cycle has been counted as often as it fits are gone through. */
 static zero_status_t count_gathers(const zero_model_t *model, const zero_layout_t *layout, const zero_config_t *config,
                                    const zero_arena_plan_t *plan, uint64_t *n_gathers)
 {
     const size_t n_units = (size_t)layout->n_units;
+    const zero_unit_t first_unsharded = zero_plan_first_unsharded(plan, layout);
     zero_unsharded_t unsharded;
     ZERO_TRY(zero_unsharded_create(layout, plan->unsharded_param_counts, plan->unsharded_param_bytes, 0, &unsharded));
-    int *were_in = malloc(n_units * sizeof *were_in); /* the buffers, and the counts, before a micro-step */
-    uint64_t *n_before = malloc(n_units * sizeof *n_before);
-    bool has_memory = were_in && n_before, is_last = !has_memory;
-    for (int micro_step = 0; micro_step < config->micro_steps && !is_last; micro_step++) {
-        memcpy(were_in, unsharded.buffer_of, n_units * sizeof *were_in);
-        memcpy(n_before, n_gathers, n_units * sizeof *n_before);
-        for (int position = 0; position < zero_order_n_positions(ZERO_PASS_TRAIN, model->n_units); position++)
-            gather_ahead(model, layout, zero_plan_first_unsharded(plan, layout), config->prefetch, position, &unsharded,
-                         n_gathers);
-        is_last = memcmp(were_in, unsharded.buffer_of, n_units * sizeof *were_in) == 0;
-        for (size_t unit = 0; unit < n_units && is_last; unit++)
-            n_gathers[unit] += (uint64_t)(config->micro_steps - 1 - micro_step) * (n_gathers[unit] - n_before[unit]);
+    int *noted_in = malloc(n_units * sizeof *noted_in); /* the buffers, and the counts, before micro-step noted_at */
+    uint64_t *n_noted = malloc(n_units * sizeof *n_noted);
+    const bool has_memory = noted_in && n_noted;
+    bool is_known = false; /* the cycle has been counted */
+    int noted_at = 0, n_left = has_memory ? config->micro_steps : 0;
+    for (int done = 0; n_left > 0; done++, n_left--) {
+        if (!is_known && (done & (done - 1)) == 0) {
+            memcpy(noted_in, unsharded.buffer_of, n_units * sizeof *noted_in);
+            memcpy(n_noted, n_gathers, n_units * sizeof *n_noted);
+            noted_at = done;
+        }
+        gather_in_micro_step(model, layout, first_unsharded, config->prefetch, &unsharded, n_gathers);
+        if (is_known || memcmp(noted_in, unsharded.buffer_of, n_units * sizeof *noted_in) != 0)
+            continue;
+        is_known = true;
+        const int period = done + 1 - noted_at, n_cycles = (n_left - 1) / period;
+        for (size_t unit = 0; unit < n_units; unit++)
+            n_gathers[unit] += (uint64_t)n_cycles * (n_gathers[unit] - n_noted[unit]);
+        n_left -= n_cycles * period;
     }
-    free(were_in);
-    free(n_before);
+    free(noted_in);
+    free(n_noted);
     zero_unsharded_destroy(&unsharded);
     return has_memory ? ZERO_OK
                       : zero_fail(ZERO_ERROR_MEMORY, "no memory to plan the traffic of %d units", layout->n_units);

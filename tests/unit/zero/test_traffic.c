@@ -18,18 +18,23 @@
 
 static zero_model_t *model;
 
-static void declare(void)
+static void declare_units(int n_units)
 {
     zero_unit_t unit;
     zero_tensor_t tensor;
     ck_assert_int_eq(zero_model_create(&model), ZERO_OK);
-    for (int u = 0; u < N_UNITS; u++) {
+    for (int u = 0; u < n_units; u++) {
         char name[32];
         snprintf(name, sizeof name, "u%d", u);
         zero_tensor_desc_t desc = {.name = name, .n_dims = 1, .shape = {(int64_t)UNIT_ELEMS}};
         ck_assert_int_eq(zero_model_add_unit(model, name, &unit), ZERO_OK);
         ck_assert_int_eq(zero_model_add_tensor(model, unit, &desc, &tensor), ZERO_OK);
     }
+}
+
+static void declare(void)
+{
+    declare_units(N_UNITS);
 }
 
 static void destroy(void)
@@ -120,6 +125,41 @@ START_TEST(micro_steps_behind_the_second_are_alike)
             ck_assert_uint_eq(bytes[3] - bytes[2], bytes[1] - bytes[0]);
             ck_assert_uint_eq(bytes[4], bytes[0] + 998 * (bytes[1] - bytes[0]));
         }
+}
+END_TEST
+
+/* A unit that backward does not need: of equal buffers it takes others from micro-step to micro-step, and the pattern
+ * comes again after two or three of them. The number for 1000 micro-steps is counted by going through more and more. */
+START_TEST(patterns_of_several_micro_steps_are_counted_as_often_as_they_come)
+{
+    static const struct {
+        int n_units, prefetch, keep;
+    } cases[] = {{7, 1, 3}, {9, 2, 4}, {7, 2, 3}, {8, 1, 4}};
+    const int hosts[N_RANKS] = {0};
+    for (size_t c = 0; c < sizeof cases / sizeof cases[0]; c++) {
+        uint64_t bytes[26], last;
+        zero_traffic_t traffic[N_RANKS];
+        zero_model_destroy(model);
+        declare_units(cases[c].n_units);
+        ck_assert_int_eq(zero_model_set_unshard_in_backward(model, 0, false), ZERO_OK);
+        zero_config_t config = config_of(3, 1);
+        config.prefetch = cases[c].prefetch;
+        config.keep = cases[c].keep;
+        for (int m = 1; m <= 25; m++) {
+            config.micro_steps = m;
+            plan(&config, ZERO_DEVICE_CPU, hosts, traffic);
+            bytes[m] = traffic[0].local_bytes;
+        }
+        /* From the 13th on twelve more add what twelve have added: 12 is a multiple of every period up to 4. */
+        ck_assert_uint_eq(bytes[25] - bytes[13], bytes[24] - bytes[12]);
+        config.micro_steps = 13 + 12 * 1000;
+        plan(&config, ZERO_DEVICE_CPU, hosts, traffic);
+        last = traffic[0].local_bytes;
+        ck_assert_uint_eq(last, bytes[13] + 1000 * (bytes[25] - bytes[13]));
+        config.micro_steps = INT_MAX;
+        plan(&config, ZERO_DEVICE_CPU, hosts, traffic);
+        ck_assert_uint_gt(traffic[0].local_bytes, last);
+    }
 }
 END_TEST
 
@@ -278,6 +318,7 @@ static Suite *suite(void)
     tcase_add_test(formulas, one_host_exchanges_what_the_formula_says);
     tcase_add_test(formulas, any_number_of_micro_steps_is_planned_at_once);
     tcase_add_test(formulas, micro_steps_behind_the_second_are_alike);
+    tcase_add_test(formulas, patterns_of_several_micro_steps_are_counted_as_often_as_they_come);
     tcase_add_test(formulas, gradients_that_are_added_up_first_are_exchanged_once_in_fp32);
     tcase_add_test(formulas, hosts_exchange_what_their_ranks_have_not);
     tcase_add_test(formulas, groups_of_a_host_exchange_parts_and_gradients);
