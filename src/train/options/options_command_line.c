@@ -125,7 +125,8 @@ static zero_status_t add_run(reader_t *reader, const char *path)
 static zero_status_t check_command(const options_t *options)
 {
     const char *first = options->config_path, *command = command_suggest(first);
-    if (options->command != COMMAND_TRAIN || access(first, F_OK) == 0)
+    const bool is_path = strpbrk(first, "./") || (access(first, F_OK) == 0 && !is_directory(first));
+    if (options->command != COMMAND_TRAIN || is_path)
         return ZERO_OK;
     if (command)
         return report_error(ZERO_ERROR_USAGE, "unknown command '%s'; did you mean zerotrain %s?", first, command);

@@ -428,6 +428,11 @@ START_TEST(mistakes_on_the_command_line_are_named)
             ck_assert_int_eq(options_parse(1 + n_words, argv, &options, &action), ZERO_ERROR_USAGE);
             expect_line(capture_end(), (const char *[]){"unknown command", commands[i][0], commands[i][1], NULL});
         }
+    /* A file that is not there, though its name is like a command's. */
+    char *of_a_file[] = {(char *)"zerotrain", (char *)"evaluate.ini", NULL};
+    capture_begin();
+    ck_assert_int_eq(options_parse(2, of_a_file, &options, &action), ZERO_ERROR_USAGE);
+    expect_line(capture_end(), (const char *[]){"cannot read 'evaluate.ini'", "No such file", NULL});
 }
 END_TEST
 
