@@ -88,15 +88,21 @@ static bool add(model_files_t *files, const char *name, void *data, size_t n_byt
         return false;
     files->files[files->n_files++] = (zero_save_file_t){.name = copy, .data = data, .n_bytes = n_bytes};
     files->n_bytes += n_bytes;
-    if (!files->vocabulary &&
-        (strcmp(name, TOKENIZER) == 0 || strcmp(name, "tokenizer.model") == 0 || strcmp(name, "vocab.json") == 0))
-        files->vocabulary = copy;
     if (strcmp(name, TOKENIZER) == 0) {
         files->tokenizer = XXH3_64bits(data, n_bytes);
         files->tokenizer_text = data;
         files->tokenizer_bytes = n_bytes;
     }
     return true;
+}
+
+/* Notes that the model has a tokenizer if this file, which is there, is one: it need not be kept for that. */
+static void note_vocabulary(model_files_t *files, const char *name)
+{
+    static const char *const vocabularies[] = {TOKENIZER, "tokenizer.model", "vocab.json"};
+    for (size_t i = 0; i < sizeof vocabularies / sizeof vocabularies[0]; i++)
+        if (!files->vocabulary && strcmp(name, vocabularies[i]) == 0)
+            files->vocabulary = vocabularies[i];
 }
 
 /* Reads a file if it is there. `directory` has no links. */
@@ -111,6 +117,7 @@ static void take(model_files_t *files, const char *directory, const char *name)
             report("'%s' is not kept in checkpoints: %s", path, strerror(errno));
         return;
     }
+    note_vocabulary(files, name);
     const char *fault =
         belongs(real, directory) ? read_file(real, &data, &n_bytes) : "it is a link out of the model's directory";
     if (!fault && !add(files, name, data, n_bytes)) {

@@ -196,12 +196,16 @@ END_TEST
 START_TEST(text_is_refused_where_the_model_has_a_tokenizer)
 {
     static const char *const refused[] = {
-        "--set data.train=text.txt --set model.tokenizer=tok", "--set data.train=text.txt --set model.init=ck",
-        "--set data.val=text.txt --set model.init=ck", "evaluate --set data.val=text.txt --resume ck",
-        "--set data.train=text.txt --set model.tokenizer=pieces"};
+        "--set data.train=text.txt --set model.tokenizer=tok",
+        "--set data.train=text.txt --set model.init=ck",
+        "--set data.val=text.txt --set model.init=ck",
+        "evaluate --set data.val=text.txt --resume ck",
+        "--set data.train=text.txt --set model.tokenizer=pieces",
+        "--set data.train=text.txt --set model.init=linked"}; /* whose tokenizer.json is not kept */
     support_output_t output;
     shell("head -c 2000 /dev/zero | tr '\\0' a >text.txt; mkdir pieces; echo a >pieces/tokenizer.model");
     must_train(1, "--set checkpoint.dir=ck --set model.tokenizer=tok");
+    shell("cp -rL ck/latest linked; rm linked/tokenizer.json; ln -s ../tok/tokenizer.json linked/");
     for (size_t i = 0; i < sizeof refused / sizeof refused[0]; i++) {
         ck_assert_msg(train(2, refused[i], &output) == 2, "%s: %s", refused[i], output.err);
         ck_assert_msg(support_count(output.err, "'text.txt' is text, of which each byte would be a token") == 1 &&
