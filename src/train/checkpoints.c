@@ -200,8 +200,8 @@ zero_status_t checkpoints_open(const options_t *options, zero_comm_t *comm, cons
                                                                         : NULL;
     if (source)
         ZERO_TRY(report_agree(comm, hf_config_read(source, &checkpoints->model_config)));
-    if (options->lora.rank > 0)
-        ZERO_TRY(report_agree(comm, adapter_config_check_base(options)));
+    if (options->lora.rank > 0 && (options->checkpoint.dir[0] || options->checkpoint.memory_every > 0))
+        ZERO_TRY(report_agree(comm, adapter_config_check_path(options)));
     if (options->lora.rank > 0 && !options_init_is_random(options->model.init))
         ZERO_TRY(report_agree(comm, adapter_base_sample(options->model.init, &checkpoints->base_sample)));
     return report_agree(comm, read_model_files(options, source, &checkpoints->model_files));
@@ -452,8 +452,8 @@ zero_status_t checkpoints_after_step(checkpoints_t *checkpoints, zero_engine_t *
 zero_status_t checkpoints_remove_memory(const checkpoints_t *checkpoints, bool has_steps)
 {
     const options_t *o = checkpoints->options;
-    const bool has_newer = checkpoints->memory_step > 0 || o->resume_dir[0];
-    if (o->checkpoint.memory_every == 0 || (!has_steps && has_newer))
+    const bool may_be_newest = checkpoints->memory_step > 0 || o->resume_dir[0];
+    if (o->checkpoint.memory_every == 0 || (!has_steps && may_be_newest))
         return ZERO_OK;
     return zero_host_copies_remove(checkpoints->comm, o->checkpoint.memory_dir);
 }

@@ -63,8 +63,9 @@ zero_status_t checkpoints_after_step(checkpoints_t *checkpoints, zero_engine_t *
                                      int64_t last_step);
 /* Waits for a save that is in progress. Called before the engine is destroyed. [collective] */
 zero_status_t checkpoints_finish(checkpoints_t *checkpoints);
-/* Removes what is in memory_dir, since the run has ended well. has_steps: it has made any; one that has found nothing
- * to do leaves what may be newer than all on the disk. [collective] */
+/* Removes what is in memory_dir, since the run has ended well. has_steps: it has made any. One that has made none
+ * leaves the copies if they may be newer than all on the disk: it resumed from one, or from what --resume names.
+ * [collective] */
 zero_status_t checkpoints_remove_memory(const checkpoints_t *checkpoints, bool has_steps);
 void checkpoints_close(checkpoints_t *checkpoints);
 

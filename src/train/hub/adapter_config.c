@@ -375,19 +375,21 @@ static void find_base_name(const options_t *options, char base[PATH_MAX])
         snprintf(base, PATH_MAX, "%s", options->model.init);
 }
 
-zero_status_t adapter_config_check_base(const options_t *options)
+zero_status_t adapter_config_check_path(const options_t *options)
 {
     char base[PATH_MAX];
     size_t n_bytes;
     find_base_name(options, base);
     char *repaired = utf8_repaired(base, strlen(base), &n_bytes);
-    const bool is_text = repaired && strcmp(repaired, base) == 0;
+    if (!repaired)
+        return report_rank_error(ZERO_ERROR_MEMORY, "no memory for a path");
+    const bool is_text = strcmp(repaired, base) == 0;
     free(repaired);
     if (is_text)
         return ZERO_OK;
     return report_error(ZERO_ERROR_USAGE,
                         "[model] init: the path '%s' is not UTF-8, and " ADAPTER_CONFIG_FILE " of the adapters has to "
-                        "name it: rename it",
+                        "name it: rename that directory, or train from a copy with another path",
                         base);
 }
 

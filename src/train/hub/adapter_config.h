@@ -20,7 +20,7 @@ zero_status_t adapter_config_apply(options_t *options);
 const char *adapter_texts_directory(const options_t *options);
 
 /* Refuses a model whose path adapter_config.json cannot name, before anything is trained on it. */
-zero_status_t adapter_config_check_base(const options_t *options);
+zero_status_t adapter_config_check_path(const options_t *options);
 /* Returns the text of adapter_config.json for this run's adapters, for free(); NULL: there is no memory. */
 char *adapter_config_text(const options_t *options);
 

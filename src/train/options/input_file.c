@@ -98,7 +98,7 @@ void newest_step_name(int64_t step, char name[NEWEST_STEP_BYTES])
 }
 
 /* Returns the step whose directory has this name; 0: none has. */
-static int64_t step_of(const char *name)
+int64_t newest_step_named(const char *name)
 {
     char again[NEWEST_STEP_BYTES];
     if (strncmp(name, "step-", strlen("step-")) != 0)
@@ -114,7 +114,7 @@ static int64_t highest_step(DIR *listing)
     int64_t highest = 0;
     char manifest[NEWEST_STEP_BYTES + 16];
     for (struct dirent *entry; (entry = readdir(listing));) {
-        int64_t step = step_of(entry->d_name);
+        int64_t step = newest_step_named(entry->d_name);
         snprintf(manifest, sizeof manifest, "%.31s/manifest.json", entry->d_name);
         if (step > highest && faccessat(dirfd(listing), manifest, F_OK, 0) == 0)
             highest = step;
@@ -130,7 +130,7 @@ int64_t newest_step(const char *directory)
     if (!listing)
         return 0;
     const bool is_linked = fstatat(dirfd(listing), "latest", &info, AT_SYMLINK_NOFOLLOW) == 0;
-    int64_t linked = readlinkat(dirfd(listing), "latest", name, sizeof name - 1) > 0 ? step_of(name) : 0;
+    int64_t linked = readlinkat(dirfd(listing), "latest", name, sizeof name - 1) > 0 ? newest_step_named(name) : 0;
     const bool is_there = linked > 0 && fstatat(dirfd(listing), name, &info, AT_SYMLINK_NOFOLLOW) == 0;
     int64_t step = is_linked && linked == 0 ? INT64_MAX : is_there ? linked : highest_step(listing);
     closedir(listing);

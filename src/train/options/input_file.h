@@ -32,6 +32,8 @@ int64_t newest_step(const char *directory);
 /* The same of a run's directory: if that has none, of its folder best, since a run that is killed before its first save
  * may have only that. *is_best: the step is there. */
 int64_t newest_step_of_run(const char *directory, bool *is_best);
+/* Returns the step whose directory has this name; 0: of none. */
+int64_t newest_step_named(const char *name);
 /* Writes the name of a step's directory. */
 void newest_step_name(int64_t step, char name[NEWEST_STEP_BYTES]);
 

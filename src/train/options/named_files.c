@@ -12,6 +12,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "train/options/input_file.h"
 #include "train/options/val_sets.h"
 #include "train/report/metrics.h"
 #include "train/report/report.h"
@@ -231,10 +232,13 @@ static zero_status_t check_memory_dir(const checkpoint_options_t *o)
 static bool may_be_replaced(const char *model, const char *directory)
 {
     named_file_t parent;
+    char name[NEWEST_STEP_BYTES];
     find_file("", directory, &parent);
     const size_t length = strlen(parent.full);
-    return length > 0 && strncmp(model, parent.full, length) == 0 && strncmp(model + length, "/step-", 6) == 0 &&
-           !strchr(model + length + 1, '/');
+    if (length == 0 || strncmp(model, parent.full, length) != 0 || model[length] != '/')
+        return false;
+    snprintf(name, sizeof name, "%.*s", (int)strcspn(model + length + 1, "/"), model + length + 1);
+    return newest_step_named(name) > 0;
 }
 
 /* Refuses to save adapters where their model is a checkpoint: they are nothing without it, and the run's own

@@ -399,9 +399,9 @@ zero_status_t placement_check_groups(const options_t *options, const zero_comm_t
 
 /* Checks whether metrics and trace can be written where the settings say. They must be two different files. Neither may
  * be, by any path or link, the configuration, data, part of a model or checkpoint that is read, or where checkpoints
- * will be. What is there already must be theirs (metrics_check, trace_check). Returns ZERO_ERROR_USAGE, with a log line
- * that names both settings; so it does of a model that checkpoints of its adapters would replace. Changes nothing. For
- * the rank that writes them. */
+ * will be. What is there already must be theirs (metrics_check, trace_check). Also refuses [checkpoint] directories in
+ * which the run would replace the model that its adapters are trained on. Returns ZERO_ERROR_USAGE, with a log line
+ * that names the settings. Changes nothing. For the rank that writes them. */
 zero_status_t named_files_check(const options_t *options);
 
 #endif
