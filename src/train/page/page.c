@@ -12,6 +12,7 @@
 #include "train/options/options.h"
 #include "train/report/output_file.h"
 #include "train/report/report.h"
+#include "train/report/utf8.h"
 
 /* ---- page run ---- */
 /* Metrics are read row by row, so that those of a long run need little memory. */
@@ -153,9 +154,7 @@ zero_status_t page_read_run(const char *path, json_t *runs)
     struct stat info;
     json_t *run = json_object();
     json_array_append_new(runs, run);
-    json_object_set_new(run, "name", json_string(path));
-    if (!json_object_get(run, "name"))
-        return report_error(ZERO_ERROR_USAGE, "report: a run's path is not UTF-8");
+    json_object_set_new(run, "name", utf8_json(path));
     ZERO_TRY(stat(path, &info) == 0 && S_ISDIR(info.st_mode) ? read_directory(path, run) : read_metrics(path, run));
     json_t *config = json_object_get(json_object_get(run, "run"), "config");
     if (json_is_object(config) && !json_object_get(run, "config"))

@@ -13,6 +13,7 @@
 #include "train/options/options.h"
 #include "train/report/report.h"
 #include "train/report/trace.h"
+#include "train/report/utf8.h"
 
 #define MOST_SPANS 20000
 
@@ -147,9 +148,9 @@ void page_read_timeline(struct json_t *run)
     if (steps.last > 0 && is_of_run(run, &steps, file))
         step = typical_step(run, &steps);
     if (step > 0)
-        json_object_set_new(
-            run, "timeline",
-            json_pack("{s:s, s:I, s:o}", "file", path, "step", (json_int_t)step, "spans", read_spans(file, step)));
+        json_object_set_new(run, "timeline",
+                            json_pack("{s:o, s:I, s:o}", "file", utf8_json(path), "step", (json_int_t)step, "spans",
+                                      read_spans(file, step)));
     else
         report("report: '%s' is no trace of the last start of '%s', so it is left out", path,
                json_string_value(json_object_get(run, "name")));
