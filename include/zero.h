@@ -61,10 +61,10 @@
  * until the last user is gone, and an error line names the users. They keep working, but you must not use the handle of
  * the destroyed object any more.
  *
- * Threads. Use an engine, its communicator and its device from one host thread at a time. Calls with several ranks use
- * MPI, which zero_comm_create initializes with MPI_THREAD_FUNNELED: a program that makes them from other threads than
- * the main one, or from several at once, must have initialized MPI for that. Call nothing of libzero in a signal
- * handler.
+ * Threads. Use an engine, its communicator and its device from one host thread at a time. With several ranks the calls
+ * use MPI. Unless your program has initialized MPI, zero_comm_create does, with MPI_THREAD_FUNNELED: then call libzero
+ * from the main thread alone. To call it from other threads, initialize MPI before, with MPI_THREAD_SERIALIZED, or with
+ * MPI_THREAD_MULTIPLE if several call at once. Call nothing of libzero in a signal handler.
  *
  * Streams. A zero_stream_t is an ordered queue of device work: a cudaStream_t on CUDA; NULL on the CPU, where work is
  * done when the call returns. What a call does in a stream comes after the work already queued there and before the

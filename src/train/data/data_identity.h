@@ -30,9 +30,10 @@ typedef struct model_tokenizer {
     const char *vocabulary; /* also of another kind, such as tokenizer.model; NULL: there is none */
 } model_tokenizer_t;
 
-/* Refuses data that another tokenizer made than the model's, with a line and ZERO_ERROR_USAGE. A tokenizer.json that is
- * only written in another way makes the same tokens: that is said. Tokens that do not say what made them are accepted;
- * text is, whose bytes such a model would take for its tokens, if [data] format says that it is text. */
+/* Refuses data that another tokenizer made than the model's, and text that format = auto found where the model has a
+ * tokenizer, with a line and ZERO_ERROR_USAGE. A tokenizer.json that is only written in another way makes the same
+ * tokens: that is said. Tokens that do not say what made them are accepted, and so is text with [data] format = text:
+ * its bytes are then the tokens. */
 zero_status_t data_check_tokenizer(const data_t *data, const model_tokenizer_t *tokenizer);
 
 #endif

@@ -170,6 +170,7 @@ zero_status_t ZERO_MODEL_FN(linear_fp8)(zero_model_context_t *ctx, void *y, bool
     zero_scratch_t scratch = zero_scratch_begin(ctx);
     zero_fp8_product_t product;
     const float *bias_fp32 = NULL;
+    ZERO_ASSERT(!accumulate || bias.data == NULL);
     ZERO_TRY(zero_fp8_forward(&product, x8, w8, layout, n_rows, n_in, n_out));
     if (bias.data != NULL)
         ZERO_TRY(zero_weight_fp32(&scratch, bias, n_out, &bias_fp32));

@@ -181,8 +181,9 @@ typedef struct zero_model_kernels {
     zero_status_t (*replay)(zero_model_context_t *ctx, zero_cuda_graph_t *graph);
     void (*cuda_graph_destroy)(zero_cuda_graph_t *graph); /* not while it runs; NULL is allowed */
 
-    /* y[n_rows, n_out] = x[n_rows, n_in] W + bias[n_out]; with `accumulate` it is added to y, and there is no bias. A
-     * GPU times its algorithms, which give the same bits, in the first call of a shape if that overwrites y. */
+    /* y[n_rows, n_out] = x[n_rows, n_in] W + bias[n_out]; with `accumulate` x W is added to y, and there is no bias. A
+     * GPU finds the fastest algorithm for a shape in the first call that overwrites y; all of them give the same bits.
+     */
     zero_status_t (*linear)(zero_model_context_t *ctx, void *y, bool accumulate, const void *x, zero_weight_t weight,
                             zero_linear_layout_t layout, zero_weight_t bias, size_t n_rows, size_t n_in, size_t n_out);
     /* dx[n_rows, n_in] = dy[n_rows, n_out] W^T; with `accumulate` it is added to dx */
@@ -221,13 +222,13 @@ typedef struct zero_model_kernels {
     /* columns[n_columns, n_rows] = the transpose of rows[n_rows, n_columns] */
     zero_status_t (*fp8_transpose)(zero_model_context_t *ctx, uint8_t *columns, const uint8_t *rows, size_t n_rows,
                                    size_t n_columns);
-    /* y[n_rows, n_out] = x W + bias[n_out], or added to y. Reads x8->rows; w8->rows of ZERO_LINEAR_OUT_IN, w8->columns
-     * of IN_OUT. */
+    /* y[n_rows, n_out] = x W + bias[n_out]; with `accumulate` x W is added to y, and there is no bias. Reads x8->rows;
+     * w8->rows of ZERO_LINEAR_OUT_IN, w8->columns of IN_OUT. */
     zero_status_t (*linear_fp8)(zero_model_context_t *ctx, void *y, bool accumulate, const zero_fp8_t *x8,
                                 const zero_fp8_t *w8, zero_linear_layout_t layout, zero_weight_t bias, size_t n_rows,
                                 size_t n_in, size_t n_out);
-    /* dx[n_rows, n_in] = dy W^T, or added to dx. Reads dy8->rows; w8->columns of ZERO_LINEAR_OUT_IN, w8->rows of
-     * IN_OUT. */
+    /* dx[n_rows, n_in] = dy W^T; with `accumulate` it is added to dx. Reads dy8->rows; w8->columns of
+     * ZERO_LINEAR_OUT_IN, w8->rows of IN_OUT. */
     zero_status_t (*linear_fp8_backward_input)(zero_model_context_t *ctx, void *dx, bool accumulate,
                                                const zero_fp8_t *dy8, const zero_fp8_t *w8, zero_linear_layout_t layout,
                                                size_t n_rows, size_t n_in, size_t n_out);

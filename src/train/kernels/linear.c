@@ -226,6 +226,7 @@ zero_status_t ZERO_MODEL_FN(linear)(zero_model_context_t *ctx, void *y, bool acc
                         .c = y,
                         .ldc = n_out,
                         .beta = accumulate ? 1.0f : 0.0f};
+    ZERO_ASSERT(!accumulate || bias.data == NULL);
     ZERO_TRY(check_sizes(n_rows, n_in, n_out));
     ZERO_TRY(zero_weight_fp32(&scratch, weight, n_in * n_out, &gemm.b));
     if (bias.data != NULL)

@@ -42,25 +42,29 @@ static zero_status_t multiply_backward(model_t *model, arch_linear_t at, void *d
                                                               model->ops->layout, arch_n_rows(model), e.n_in, e.n_out);
 }
 
-/* Adapters write all of y where they can, and the layer's product adds to it: that reads y while it computes, where
- * adapters that add would need a pass over y of their own. The first product overwrites y, so that a GPU can time its
- * algorithms. */
+/* Adapters that cover all of y write it first, and the layer's product adds to it. A product that adds reads y while it
+ * computes; adapters that added would take a pass over y of their own. The very first product of a matrix overwrites y,
+ * since a GPU times its algorithms only then: for these rows, and unless y is all alike. */
 zero_status_t arch_linear(model_t *model, arch_linear_t at, void *y, const void *x, zero_weight_t bias)
 {
-    const bool adds = bias.data == NULL && lora_writes_output(model, at);
-    if (!adds || lora_is_first_product(model, at.matrix, LORA_FORWARD))
+    if (!lora_is_on(model, at))
+        return multiply(model, at, y, false, x, bias);
+    if (bias.data || !lora_writes_output(model, at)) {
         ZERO_TRY(multiply(model, at, y, false, x, bias));
-    ZERO_TRY(lora_forward(model, at, y, !adds, x));
-    return adds ? multiply(model, at, y, true, x, bias) : ZERO_OK;
+        return lora_forward(model, at, y, true, x);
+    }
+    if (lora_take_first_product(model, at.matrix, LORA_FORWARD))
+        ZERO_TRY(multiply(model, at, y, false, x, bias));
+    ZERO_TRY(lora_forward(model, at, y, false, x));
+    return multiply(model, at, y, true, x, bias);
 }
 
 zero_status_t arch_linear_backward_input(model_t *model, arch_linear_t at, void *dx, const void *dy)
 {
-    const bool adds = lora_is_on(model, at);
-    if (!adds || lora_is_first_product(model, at.matrix, LORA_BACKWARD))
+    if (!lora_is_on(model, at))
+        return multiply_backward(model, at, dx, false, dy);
+    if (lora_take_first_product(model, at.matrix, LORA_BACKWARD))
         ZERO_TRY(multiply_backward(model, at, dx, false, dy));
-    if (!adds)
-        return ZERO_OK;
     ZERO_TRY(lora_backward_input(model, at, dx, dy));
     return multiply_backward(model, at, dx, true, dy);
 }

@@ -1,6 +1,7 @@
 /* lora.c - see lora.h. With u = scale x A^T [R, n rank] of a layer's n parts side by side:
  *
  *     forward             u;  y_i = u_i B_i^T                     for each part i, in its columns of y;  y += x W
+ *                         (with a bias, or parts of some columns:  y = x W + bias;  y_i += u_i B_i^T)
  *     backward, input     du_i = scale dy_i B_i;  dx = du A;  dx += dy W^T
  *     backward, weights   dB_i = dy_i^T u_i;  dA = du^T x
  *
@@ -347,7 +348,7 @@ bool lora_writes_output(const model_t *model, arch_linear_t at)
     return n_left == 0;
 }
 
-bool lora_is_first_product(model_t *model, arch_matrix_t matrix, lora_pass_t pass)
+bool lora_take_first_product(model_t *model, arch_matrix_t matrix, lora_pass_t pass)
 {
     bool *has_multiplied = &model->lora->has_multiplied[matrix][pass];
     const bool is_first = !*has_multiplied;
@@ -358,8 +359,6 @@ bool lora_is_first_product(model_t *model, arch_matrix_t matrix, lora_pass_t pas
 zero_status_t lora_forward(model_t *model, arch_linear_t at, void *y, bool accumulate, const void *x)
 {
     const group_t *group = group_of(model, at);
-    if (!lora_is_on(model, at))
-        return ZERO_OK;
     const zero_model_kernels_t *k = model->kernels;
     const arch_extents_t e = arch_extents(model, at.matrix);
     const adapters_t *adapters = &model->lora->layers[at.layer][at.matrix];

@@ -3,8 +3,8 @@
  * A layer with an adapter computes y = x W + scale (x A^T) B^T. W and everything else of the model is frozen; A [rank,
  * n_in] and B [width, rank], in PEFT's layout and by its names, are trained tensors of the same unit. Where several
  * matrices are multiplied as one (q, k and v; gate and up), each has its own A and B; the A are packed, so that one
- * product computes all x A^T. arch.c's functions add
- * the layer's own product to the small ones, or the other way round.
+ * product computes all x A^T. In linear.c adapters write a layer's output and its product adds to that; in forward,
+ * where the layer has a bias or adapters on some columns only, it is the other way round.
  */
 #ifndef ZEROTRAIN_LORA_H
 #define ZEROTRAIN_LORA_H
@@ -40,11 +40,11 @@ bool lora_is_on(const model_t *model, arch_linear_t at);
 /* Returns whether it has them on all columns of its output. */
 bool lora_writes_output(const model_t *model, arch_linear_t at);
 typedef enum lora_pass { LORA_FORWARD, LORA_BACKWARD, LORA_N_PASSES } lora_pass_t;
-/* Returns true once, when a matrix is first multiplied in a pass. */
-bool lora_is_first_product(model_t *model, arch_matrix_t matrix, lora_pass_t pass);
+/* Returns true the first time that it is called for a matrix and a pass. */
+bool lora_take_first_product(model_t *model, arch_matrix_t matrix, lora_pass_t pass);
 
-/* y = scale (x A^T) B^T in the columns of the adapters, or added to y. Keeps x A^T for backward. Does nothing without
- * adapters. */
+/* y = scale (x A^T) B^T in the columns of the adapters, or added to y. Keeps x A^T for backward. These two only if
+ * lora_is_on. */
 zero_status_t lora_forward(model_t *model, arch_linear_t at, void *y, bool accumulate, const void *x);
 /* dx = scale (dy B) A. Keeps dy B for lora_backward_weight. */
 zero_status_t lora_backward_input(model_t *model, arch_linear_t at, void *dx, const void *dy);

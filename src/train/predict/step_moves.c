@@ -39,18 +39,29 @@ static int list_matrices(const fit_shape_t *s, matrix_t matrices[MOST_MATRICES])
     return (int)(m - matrices);
 }
 
+/* Returns whether layer `product` has a bias: of the Llama family q, k and v may have one. */
+static bool has_bias(const fit_shape_t *s, int product)
+{
+    return s->has_bias && (!s->is_llama || product == 0);
+}
+
 /* Adds what [lora] asks for. An input that several matrices share is read once. */
 static void add_adapters(const lora_options_t *lora, fit_shape_t *s)
 {
     matrix_t matrices[MOST_MATRICES];
     const int n = lora->rank > 0 ? list_matrices(s, matrices) : 0;
+    bool is_whole[FIT_N_PRODUCTS] = {true, true, true, true};
     int last = -1;
     s->is_frozen = lora->rank > 0;
+    for (int i = 0; i < n; i++)
+        is_whole[matrices[i].product] &= lora->target_set >> i & 1;
     for (int i = 0; i < n; i++) {
         if (!(lora->target_set >> i & 1))
             continue;
         s->adapters += (double)lora->rank * (matrices[i].rows + matrices[i].columns);
         s->low_outputs += matrices[i].columns;
+        if (!is_whole[matrices[i].product] || has_bias(s, matrices[i].product))
+            s->low_read += matrices[i].columns;
         s->low_inputs += matrices[i].product == last ? 0.0 : matrices[i].rows;
         last = matrices[i].product;
     }

@@ -140,12 +140,13 @@ static double earlier_s(const fit_work_t *work, double params, double sums, fit_
     return n * forward + fmin(n, 1.0) * first + fmax(n - 1.0, 0.0) * later;
 }
 
-/* Returns the bytes of AdamW that take the host as long as an element's update. Memory limits AdamW, and in 8 bits the
- * arithmetic of codes: measured for 8B with 16 cores of a Xeon, 3.6 times AdamW's time. */
+/* Returns the bytes that the host's AdamW moves in the time of one element's update. Other optimizers are limited by
+ * memory, too; adamw8bit by the arithmetic of its codes: 3.6 times AdamW's time, measured for 8B with 16 cores of a
+ * Xeon. */
 static double host_update_bytes(const options_t *o)
 {
-    const double adamw = 34.0;
-    return o->train.optimizer == ZERO_OPTIMIZER_ADAMW8BIT ? 3.6 * adamw : 18.0 + 2.0 * fit_array_bytes(o);
+    return o->train.optimizer == ZERO_OPTIMIZER_ADAMW8BIT ? 3.6 * FIT_ADAMW_HOST_BYTES
+                                                          : FIT_ADAMW_HOST_BYTES - 16.0 + 2.0 * fit_array_bytes(o);
 }
 
 /* Returns what offloaded state and parameters cost a step. link: the passes' time in which the link is free for them.

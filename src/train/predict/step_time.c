@@ -64,13 +64,13 @@ static double biased(const fit_shape_t *s)
 }
 
 /* Elements that norms, activation function, rotation and adapters, whose products are as narrow as their rank, read and
- * write for a row of a block. Adapters write a layer's output, which its product reads in passing; where it has a bias
- * they come behind, and read it, too. */
+ * write for a row of a block. Adapters that cover a layer without a bias write its output, and the product adds to
+ * that in passing; others come behind the product, and read its output, too. */
 static double forward_elems(const fit_shape_t *s)
 {
     double biases = s->has_bias && !s->on_gpu ? 2.0 * biased(s) : 0.0;
     return 8.0 * s->C + (s->is_llama ? 3.0 : 2.0) * s->F + 2.0 * s->rotated + (s->has_head_norms ? 2.0 * s->qkv : 0.0) +
-           biases + s->low_inputs + (s->has_bias ? 2.0 : 1.0) * s->low_outputs;
+           biases + s->low_inputs + s->low_outputs + s->low_read;
 }
 
 /* With biases: q's, k's and v's gradients take a pass of their own, on the CPU all of them. With head norms: each

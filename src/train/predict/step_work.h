@@ -22,7 +22,8 @@ typedef struct fit_shape {
     double inputs, outputs;          /* widths of a block's four products, summed */
     double block, embed, head;       /* parameters of a unit, but for adapters */
     double adapters;                 /* of a block, all matrices together */
-    double low_inputs, low_outputs;  /* widths of what adapters multiply, and add to, summed */
+    double low_inputs, low_outputs;  /* widths of what adapters multiply, and write, summed */
+    double low_read;                 /* of the latter, what they add to: of layers with a bias, or not covered whole */
     double param_bytes, grad_bytes;  /* of an element, where it travels */
     double act_bytes;                /* of an activation's element */
     double micro_steps;

@@ -230,8 +230,9 @@ zero_status_t measure_engine(zero_comm_t *comm, zero_device_t *device, fit_rates
         return ZERO_OK;
     sizes.host_update = true;
     ZERO_TRY(time_engine(comm, device, &sizes, &offloaded, rates));
-    /* The host's update takes the place of the GPU's; 34 bytes for a parameter. */
+    /* The host's update takes the place of the GPU's. */
     double update = offloaded.step - (parts.step - P / N * 28.0 / rates->adam);
-    rates->host_adam = (double)zero_comm_local_size(comm) * P / N * 34.0 / fmax(update, 0.1 * offloaded.step);
+    rates->host_adam =
+        (double)zero_comm_local_size(comm) * P / N * FIT_ADAMW_HOST_BYTES / fmax(update, 0.1 * offloaded.step);
     return ZERO_OK;
 }

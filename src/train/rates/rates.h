@@ -38,6 +38,7 @@ typedef struct fit_rates {
     double host_memory;                /* bytes/s: of a host's GPUs together, both ways at once */
 } fit_rates_t;
 
+#define FIT_ADAMW_HOST_BYTES 34.0   /* that the host's AdamW moves for a parameter: 18, and two arrays of 8 */
 #define FIT_HOST_UNKNOWN UINT64_MAX /* fit_machine_t's host_bytes: anything fits */
 #define FIT_CUDA_BYTES 590000000.0  /* what CUDA, its libraries and graphs need in addition to a plan; on H200s */
 

@@ -17,8 +17,8 @@ size_t utf8_read(const unsigned char *text, size_t n_bytes, uint32_t *code);
 /* Copies text with UTF8_REPLACEMENT for what is not UTF-8. Returns it for free(), with a zero behind it; NULL: no
  * memory. */
 char *utf8_repaired(const char *text, size_t n_bytes, size_t *n_repaired);
-/* Returns a string of JSON with the same: of a text from outside, such as a path, which JSON cannot hold as it is.
- * NULL: no memory. */
+/* Returns a JSON string of the text, repaired likewise: for what comes from outside, such as a path, and may not be
+ * UTF-8. NULL: no memory. */
 struct json_t *utf8_json(const char *text);
 
 #endif

@@ -118,7 +118,7 @@ zero_status_t prompt_fit(model_options_t *model, const char *where, int64_t n_pr
     const int64_t named = prompt_named_positions(model);
     if (named > 0 && n_prompt + *max_tokens > named)
         report("%s: up to %lld tokens, where config.json's max_position_embeddings is %lld: the model may not have "
-               "learned the positions beyond",
+               "learned the positions beyond: give a lower --max-tokens",
                where, (long long)(n_prompt + *max_tokens), (long long)named);
     return ZERO_OK;
 }
