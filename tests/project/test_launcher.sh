@@ -56,7 +56,8 @@ explains_itself_before_the_build()
 shows_the_options_of_both()
 {
     launched "0" --help
-    grep -q -- '--max-minutes M' "$scratch/out" && ! grep -q 'mpirun --quiet' "$scratch/out"
+    [[ $code -eq 0 && $starts == " --help" ]] && grep -q -- '--max-minutes M' "$scratch/out" &&
+        ! grep -q 'mpirun --quiet' "$scratch/out"
 }
 is_not_restarted()
 {
@@ -101,10 +102,20 @@ starts_on_all_hosts_or_not_at_all()
     printf 'node-gone slots=4\nlocalhost slots=2\nalso-gone\n' >"$scratch/hosts"
     OMPI_MCA_plm_rsh_agent=$scratch/agent launched "0" --hosts "$scratch/hosts" cfg.ini
     [[ $code -eq 1 && -z $starts && $(wc -l <"$scratch/out") -eq 1 ]] &&
-        grep -q 'no answer from node-gone and also-gone, of .*/hosts' "$scratch/out" || return 1
+        grep -q 'no answer from node-gone and also-gone, of .*/hosts. Mend them or remove' "$scratch/out" || return 1
     OMPI_MCA_plm_rsh_agent=$scratch/agent launched "0" --hosts "$scratch/hosts" --restarts 1 cfg.ini
     [[ $code -eq 0 && $(cut -d' ' -f1 <<<"$starts") == 2 ]] &&
         grep -q 'no answer from node-gone and also-gone: the run starts without' "$scratch/out"
+}
+# The last line has no line feed.
+reads_the_last_line()
+{
+    printf 'localhost slots=2\n\n# others\nnode2 slots=3' >"$scratch/hosts"
+    OMPI_MCA_plm_rsh_agent=$scratch/agent launched "0" --hosts "$scratch/hosts" cfg.ini
+    grep -q -- '-np 5 ' "$scratch/out" || return 1 # node2 is nowhere, so mpirun may fail
+    printf 'localhost slots=2\nnode-gone' >"$scratch/hosts"
+    OMPI_MCA_plm_rsh_agent=$scratch/agent launched "0" --hosts "$scratch/hosts" cfg.ini
+    [[ $code -eq 1 && -z $starts ]] && grep -q 'no answer from node-gone, of .*/hosts. Mend it or remove its' "$scratch/out"
 }
 leaves_out_lost_hosts()
 {
@@ -168,6 +179,7 @@ claim "a number that is none is refused with one line" refuses
 claim "a link to it starts the same" runs_through_a_link
 claim "hosts of which none answers are named" names_hosts_of_which_none_answers
 claim "a run starts on all hosts that are named, unless it may be restarted" starts_on_all_hosts_or_not_at_all
+claim "the last line of a file of hosts may have no line feed" reads_the_last_line
 claim "a restart is without the hosts that do not answer, and with fewer ranks while their number is refused" leaves_out_lost_hosts
 claim "a restart is with the GPUs that are left; without any it ends and says so" leaves_out_lost_gpus
 claim "--max-minutes: told to save after so long, and not started again" ends_in_time
