@@ -144,6 +144,11 @@ named_tests_exist()
     return "$status"
 }
 claim "tests/README.md names tests that exist" named_tests_exist
-points_are_complete() { diff <(seq 43) <(sed -n 's/^| \([0-9]*\) | .*`.*/\1/p' tests/README.md); }
-claim "tests/README.md names a test for each of the 43 points" points_are_complete
+points_are_complete()
+{
+    local last
+    last=$(sed -n 's/^| \([0-9]*\) |.*/\1/p' tests/README.md | tail -n 1)
+    [[ -n $last ]] && diff <(seq "$last") <(sed -n 's/^| \([0-9]*\) | .*`.*/\1/p' tests/README.md)
+}
+claim "tests/README.md names a test for each of its points" points_are_complete
 exit $status
