@@ -465,14 +465,19 @@ def a_file_that_is_cut_short_is_named():
 
 def an_output_that_is_being_written_is_refused():
     with open(path_of("slow.jsonl"), "w", encoding="utf-8") as file:
-        for i in range(60000):
+        for i in range(6000):
             file.write('{"text": "%x"}\n' % random.getrandbits(400))
     first = subprocess.Popen([TOOL, "-t", "bpe", "-o", "twice.tokens", "--jobs", "1", "slow.jsonl"], cwd=SCRATCH,
                              stderr=subprocess.PIPE, text=True)
     end = time.time() + 60
     while not os.path.exists(path_of("twice.tokens.unfinished/tokens")) and time.time() < end:
         time.sleep(0.01)
-    code, said = run("-t", "bpe", "-o", "twice.tokens", "slow.jsonl")
+    first.send_signal(signal.SIGSTOP)  # so that it is there throughout the second run
+    try:
+        assert first.poll() is None, "it ended too early"
+        code, said = run("-t", "bpe", "-o", "twice.tokens", "slow.jsonl")
+    finally:
+        first.send_signal(signal.SIGCONT)
     assert code == 1 and "'twice.tokens.unfinished' is being written by another launch/tokenize" in said, said
     assert said.count("\n") == 1, said
     said = first.communicate(timeout=600)[1]
