@@ -224,8 +224,9 @@ def value_of(line, options):
         return None, "no object"
     try:
         if options.chat:
-            return FORMATS[options.format][1](clean_all(value), options.field), None
-        return clean(field_of(value, options.field, str, "text")), None
+            return FORMATS[options.format][2](clean_all(value), options.field), None
+        # --train-bpe reads no dialogues
+        return clean(field_of(value, options.field, str, "text", may_be_dialogue=not options.train_bpe)), None
     except (ValueError, RecursionError) as error:
         return None, str(error)
 

@@ -95,16 +95,19 @@ def checked_variables(variables):
     return variables or {}
 
 
-# By which fields a record is recognized that has not those of the format it is read as.
-RECOGNIZED = {"--chat": ("messages",), "--format sharegpt": ("conversations",), "--format alpaca": ("instruction", "output"),
-              "--format preference": ("chosen", "rejected"), "--format prompt-completion": ("prompt", "completion")}
+def remedy_of(record):
+    """What to do about a record that lacks the fields of the chosen format: the option that reads it, if it is recognized."""
+    for name, (_, fields, _) in FORMATS.items():
+        if all(key in record for key in fields):
+            option = "--chat" if name == "messages" else "--format " + name
+            return "%s reads %s" % (option, " and ".join("'%s'" % key for key in fields))
+    return "--field names another"
 
 
-def field_of(record, field, kind, name):
+def field_of(record, field, kind, name, may_be_dialogue=True):
     if field not in record:
-        option = next((option for option, fields in RECOGNIZED.items() if all(key in record for key in fields)), None)
-        raise ValueError("no object with the field '%s'; %s" % (field, "--field names another" if not option else "%s reads %s" % (
-            option, " and ".join("'%s'" % key for key in RECOGNIZED[option]))))
+        remedy = remedy_of(record if may_be_dialogue else {})
+        raise ValueError("no object with the field '%s'; %s" % (field, remedy))
     if not isinstance(record[field], kind):
         raise ValueError("'%s' is no %s" % (field, name))
     return record[field]
@@ -183,11 +186,13 @@ def of_preference(record, field):
                   for answer in (chosen, rejected)))
 
 
-FORMATS = {  # the field that --field replaces, and what reads a record
-    "messages": ("messages", of_messages),
-    "sharegpt": ("conversations", of_sharegpt),
-    "alpaca": ("instruction", of_alpaca),
-    "prompt-completion": ("prompt", of_completion),
-    "preference": ("prompt", of_preference),
+# The field that --field replaces; the fields by which a record is recognized that lacks those of the chosen format; and
+# what reads a record.
+FORMATS = {
+    "messages": ("messages", ("messages",), of_messages),
+    "sharegpt": ("conversations", ("conversations",), of_sharegpt),
+    "alpaca": ("instruction", ("instruction", "output"), of_alpaca),
+    "prompt-completion": ("prompt", ("prompt", "completion"), of_completion),
+    "preference": ("prompt", ("chosen", "rejected"), of_preference),
 }
 MAY_BE_PLAIN = ("prompt-completion", "preference")  # formats whose records may be texts without a template

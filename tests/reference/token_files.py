@@ -327,7 +327,8 @@ def bad_input_is_one_line():
                             (["-t", "bpe", "turns.jsonl"], "--format sharegpt reads 'conversations'"),
                             (["-t", "bpe", "--chat", "turns.jsonl"], "--format sharegpt reads 'conversations'"),
                             (["-t", "bpe", "pairs.jsonl"], "--format preference reads 'chosen' and 'rejected'"),
-                            (["-t", "bpe", "dialogue.jsonl"], "--chat reads 'messages'")):
+                            (["-t", "bpe", "dialogue.jsonl"], "--chat reads 'messages'"),
+                            (["--train-bpe", "300", "dialogue.jsonl"], "the field 'text'; --field names another")):
         code, said = run("-o", "bad.tokens", *arguments)
         assert code == 1 and says in said and "Traceback" not in said, said
 
