@@ -63,9 +63,10 @@ def is_text(path, text):
         return file.read(len(text.encode()) + 1) == text.encode()
 
 
-def locked(folder):
-    """Refuses a folder that another process is writing. A lock of POSIX: the processes that encode do not have it, so it is
-    free when this one is gone, however it ends. Where files cannot be locked, none is."""
+def lock_folder(folder):
+    """Locks a folder, or refuses it if another process is writing it. Returns the file that holds the lock. A lock of
+    POSIX: the processes that encode do not have it, so it is free when this one is gone, however it ends. Where files
+    cannot be locked, none is."""
     file = open(os.path.join(folder, LOCK), "ab")
     try:
         fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -85,7 +86,7 @@ class Progress:
         self.state = {"identity": identity, "parts": 0, "tokens": 0, "documents": 0, "sizes": [0, 0, 0], "stats": {},
                       "bad": []}
         os.makedirs(self.folder, exist_ok=True)
-        self.lock = locked(self.folder)
+        self.lock = lock_folder(self.folder)
         before = read_json(self.state_path)
         if before.get("identity") == identity:
             self.state = before
