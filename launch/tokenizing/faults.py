@@ -1,4 +1,5 @@
-"""What the parts of launch/tokenize share: the error that ends a run with one line, and lines on stderr."""
+"""What the parts of launch/tokenize share: the error that ends a run with one line, lines on stderr, and numbers
+in them."""
 
 import contextlib
 import json
@@ -12,6 +13,10 @@ class Fault(Exception):
 
 def say(text):
     print("launch/tokenize: " + text, file=sys.stderr, flush=True)
+
+
+def counted(n, one, many):
+    return "%d %s" % (n, one if n == 1 else many)
 
 
 @contextlib.contextmanager

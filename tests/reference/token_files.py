@@ -245,7 +245,7 @@ def records_of_other_formats_are_the_same_dialogues():
     assert tokenizer.decode(tokens, skip_special_tokens=False) == "2+2= 4<|endoftext|>"
     assert tokenizer.decode([t for t, c in zip(tokens, counts) if c], skip_special_tokens=False) == " 4<|endoftext|>"
     said = made("messages", {"messages": [ask]}, {"messages": [ask, answer]})[3]
-    assert "1 documents have no token that counts" in said, said
+    assert "1 document has no token that counts: it has no answer" in said, said
     for form, record, why in (
             ("messages", {"messages": [ask, {**answer, "weight": 0.5}]}, "the weight of a message is 0.5"),
             ("messages", {"messages": [ask, {**answer, "content": None}]}, "is null, and it has no tool_calls"),
@@ -502,7 +502,7 @@ def bad_lines_have_numbers_and_can_be_skipped():
     code, said = run("-t", "bpe", "-o", "bad.tokens", "bad.jsonl")
     assert code == 1 and "line 3" in said, said
     code, said = run("-t", "bpe", "-o", "bad.tokens", "--skip-bad-lines", "bad.jsonl")
-    assert code == 0 and "skipped 2 bad lines" in said and "line 3" in said and "1 characters are U+FFFD" in said, said
+    assert code == 0 and "skipped 2 bad lines" in said and "line 3" in said and "1 character is U+FFFD" in said, said
     check_documents("bad.tokens", ["good", "lone \ufffd half"], tokenizers.Tokenizer.from_file(path_of("bpe/tokenizer.json")))
 
 
