@@ -51,7 +51,15 @@ on_exit()
     fi
 }
 trap on_exit EXIT
-trap 'reason_given=1; printf "%s: stopped while %s\n" "$script" "$current_step" >&2; exit 130' INT TERM
+
+# stopped [WHAT_TO_DO [EXIT_CODE]]: ends the script, which somebody has stopped.
+stopped()
+{
+    reason_given=1
+    printf '%s: stopped while %s%s\n' "$script" "$current_step" "${1:+. $1}" >&2
+    exit "${2:-130}"
+}
+trap stopped INT TERM
 
 # ---- packages ------------------------------------------------------------------------------------------------------
 

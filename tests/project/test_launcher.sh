@@ -1,6 +1,6 @@
 #!/bin/bash
-# Tests launch/zerotrain: what it starts again and how, and when it stops. Most claims run a program that only ends with
-# the exit codes it is told; the last one trains.
+# Tests launch/zerotrain: what it starts again and how, and when it stops; and how launch/quickstart ends. Most claims
+# run a program that only ends with the exit codes it is told; the last ones train.
 # shellcheck disable=SC2317 # functions are called through claim
 set -u
 cd "$(dirname "${BASH_SOURCE[0]}")/../.." || exit 1
@@ -169,6 +169,30 @@ ends_in_time()
     launched "wait" -np 1 --max-minutes 0.05 --restarts 2 cfg.ini
     [[ $code -eq 3 ]] && n_starts 1 && grep -q '0.05 minutes are over' "$scratch/out"
 }
+# quickstart_ends CODE: its training ends with that code. What it runs before does nothing here: packages are installed,
+# and there is nothing to build.
+quickstart_ends()
+{
+    local code=0
+    mkdir -p "$scratch/quick" "$tree/configs" "$tree/build/quickstart"
+    printf '#!/bin/bash\necho installed\n' | tee "$scratch/quick/make" "$scratch/quick/dpkg-query" >/dev/null
+    chmod +x "$scratch/quick/make" "$scratch/quick/dpkg-query"
+    cp "$repo/launch/quickstart" "$tree/launch/"
+    cp "$repo/configs/quickstart.ini" "$tree/configs/"
+    echo text | tee "$tree/build/quickstart/train.txt" >"$tree/build/quickstart/val.txt"
+    rm -f "$tree/starts"
+    echo "$1" >"$tree/codes"
+    PATH=$scratch/quick:$PATH "$tree/launch/quickstart" >"$scratch/out" 2>&1 || code=$?
+    cat "$scratch/out"
+    [[ $code -eq 1 ]] && n_starts 1
+}
+quickstart_stops()
+{
+    quickstart_ends 3 && ! grep -q failed "$scratch/out" &&
+        grep -q 'launch/quickstart: stopped while 4/4 .* The training is saved' "$scratch/out" &&
+        grep -q -- '--stage 3 --resume configs/quickstart.ini' "$scratch/out" || return 1
+    quickstart_ends 4 && grep -q 'failed while 4/4 .*zerotrain stopped with exit code 4' "$scratch/out"
+}
 claim "--help works before zerotrain is built" explains_itself_before_the_build
 claim "--help shows the launcher's options and zerotrain's" shows_the_options_of_both
 claim "success, mistakes, a saved stop and a state that is not finite are not started again" is_not_restarted
@@ -182,6 +206,7 @@ claim "a run starts on all hosts that are named, unless it may be restarted" sta
 claim "the last line of a file of hosts may have no line feed" reads_the_last_line
 claim "a restart is without the hosts that do not answer, and with fewer ranks while their number is refused" leaves_out_lost_hosts
 claim "a restart is with the GPUs that are left; without any it ends and says so" leaves_out_lost_gpus
+claim "launch/quickstart that is stopped says how to go on" quickstart_stops
 claim "--max-minutes: told to save after so long, and not started again" ends_in_time
 
 # ---- training ------------------------------------------------------------------------------------------------------
