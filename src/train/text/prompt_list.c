@@ -173,12 +173,27 @@ static char *result_of(const generator_t *g, const json_t *record)
     return line;
 }
 
+/* Prints a line of JSON, with the control characters that jansson leaves as they are, DEL and U+0080 to U+009F, as
+ * \u00xx: a terminal may obey them. They can only be in strings, as all that is not ASCII. */
+static void print_json(const char *line)
+{
+    for (size_t n_left = strlen(line), n; n_left > 0; line += n, n_left -= n) {
+        uint32_t code;
+        n = utf8_read((const unsigned char *)line, n_left, &code);
+        if (code >= 0x7f && code <= 0x9f)
+            printf("\\u%04X", (unsigned)code);
+        else
+            fwrite(line, 1, n, stdout);
+    }
+    putchar('\n');
+}
+
 static zero_status_t show_result(const generator_t *g, const json_t *record)
 {
     char *line = result_of(g, record);
     if (!line)
         return report_rank_error(ZERO_ERROR_MEMORY, "--prompts: no memory for a result");
-    puts(line);
+    print_json(line);
     fflush(stdout);
     free(line);
     return ZERO_OK;

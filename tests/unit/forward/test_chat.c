@@ -262,6 +262,22 @@ END_TEST
 
 /* ---- a file of prompts ---- */
 
+/* Whatever a line has: JSON allows that control characters are escaped, and other characters stay as they are. */
+START_TEST(a_result_controls_no_terminal)
+{
+    support_output_t output;
+    write_file("controls.jsonl",
+               "{\"a\x7f\": \"\\u001b\xc2\x80\\u009f\xc2\xa0\xc3\x9b\xe2\x82\xac\", \"prompt\": \"U:who?A:\"}\n");
+    int code = ask(&output, 1, "", "--max-tokens 3 --prompts controls.jsonl ck");
+    ck_assert_msg(code == 0 &&
+                      strcmp(output.out, "{\"a\\u007F\": \"\\u001B\\u0080\\u009F\xc2\xa0\xc3\x9b\xe2\x82\xac\", "
+                                         "\"prompt\": \"U:who?A:\", \"text\": \"it \", "
+                                         "\"finish_reason\": \"length\"}\n") == 0,
+                  "%d: %s%s", code, output.out, output.err);
+    support_output_free(&output);
+}
+END_TEST
+
 START_TEST(each_prompt_of_a_file_has_the_text_that_it_has_alone)
 {
     static const char *const prompts[] = {"U:who?A:", "U:", "A:to", "U:what?A:a stone;U:when?A:"};
@@ -419,6 +435,7 @@ static Suite *suite(void)
     tcase_add_loop_test(turns, a_turn_gives_the_answer_of_the_whole_dialogue, 0, 3);
     tcase_add_test(turns, a_dialogue_ends_where_the_positions_end);
     tcase_add_loop_test(turns, an_answer_ends_where_the_template_ends_it, 0, 2);
+    tcase_add_test(turns, a_result_controls_no_terminal);
     tcase_add_test(turns, each_prompt_of_a_file_has_the_text_that_it_has_alone);
     tcase_add_loop_test(turns, a_bad_line_is_refused_by_its_number, 0, sizeof bad_lines / sizeof bad_lines[0]);
     tcase_add_loop_test(turns, mistakes_are_refused_with_a_line, 0, sizeof refusals / sizeof refusals[0]);
