@@ -119,12 +119,12 @@ class Calls:
         def call(_, argument, stream):
             if self.muted:
                 return OK
-            try:
-                with within_call():
+            with within_call():
+                try:
                     function(Run(argument.contents, self._is_cpu, stream))
-                return OK
-            except BaseException as exception:  # through C it would be lost
-                self.raised = exception
-                return ERROR_ARGUMENT
+                    return OK
+                except BaseException as exception:  # through C it would be lost
+                    self.raised = exception
+                    return ERROR_ARGUMENT
 
         return _function(struct)(call)

@@ -10,7 +10,7 @@ import numpy
 
 from ._callbacks import Calls
 from ._device_array import UINT8, view_of
-from ._objects import Handle, end_garbage
+from ._objects import Handle
 from ._zero_h import (ALL_RANKS, FP32, OK, OWN, PASS_TRAIN, WEIGHT, Config, Group, P, Partial, SaveOptions,
                       StepResult, check, lib, set_fields)
 
@@ -19,6 +19,7 @@ class Engine(Handle):
     """settings: fields of zero_config_t, such as stage=3, dtype=libzero.FP32. own_optimizer and hooks are an Optimizer and
     Hooks of Python functions; with the first, optimizer is OWN."""
     _destroy = "zero_engine_destroy"
+    _is_collective = True
 
     def __init__(self, comm, device, model, own_optimizer=None, hooks=None, **settings):
         self._calls = Calls(device.is_cpu)
@@ -112,7 +113,6 @@ class Engine(Handle):
             lib.zero_checkpoint_close(checkpoint)
 
     def begin(self, kind=PASS_TRAIN, stream=None):
-        end_garbage()
         check(lib.zero_begin(self._handle, kind, stream))
 
     def acquire(self, unit, stream=None):

@@ -2,20 +2,24 @@
 
 import atexit
 import contextlib
+import gc
 import os
 import sys
 import threading
-import weakref
 from ctypes import byref, c_double, c_int, c_int64
 
 from ._zero_h import (COMM_AUTO, DEVICE_CPU, ERROR_ARGUMENT, ERROR_PEER, INIT_ZEROS, MAX_DIMS, OK, P, Error, TensorDesc,
                       check, lib, text_of)
 
 
-_open = {}  # handles by id, as weak references, the oldest first
+class _Calls(threading.local):
+    """What a thread is in: functions that libzero has called, and a garbage collection."""
+    depth, collects = 0, False
+
+
+_open = {}  # what is to be destroyed, as keys, the oldest first
 _unwound = []  # handles whose block an exception has left
-_garbage = []  # objects whose handles were garbage when they could not be destroyed
-_callbacks = threading.local()  # depth: in how many functions that libzero has called the thread is
+_calls = _Calls()
 _fails = False  # whether the program is ending with an exception or an exit code
 
 
@@ -43,66 +47,72 @@ class _Owned:
     that refer to each other, leaves that to Handle."""
 
     def __init__(self, handle, destroy, uses):
-        self.handle, self.destroy, self.uses, self.users = handle, destroy, uses, []
-        self.process, self.thread = os.getpid(), threading.current_thread()
+        self.handle, self.destroy, self.uses, self.n_users = handle, destroy, uses, 0
+        self.process, self.is_garbage = os.getpid(), False
         for used in uses:
-            used.users.append(self)
+            used.n_users += 1
+        _open[self] = None
 
     def end(self):
         """Destroys it, at most once, and never in a fork of the process that made it: there it is the parent's, and its
         destruction would be a call of the parent's rank."""
         handle, self.handle = self.handle, None
+        _open.pop(self, None)
         for used in self.uses:
-            used.users.remove(self)
+            used.n_users -= 1
         self.uses = ()
         if handle and not _fails and self.process == os.getpid():
             getattr(lib, self.destroy)(handle)
 
-    def end_users_first(self):
-        for user in list(self.users):
-            user.end_users_first()
-        self.end()
 
-    def is_another_threads(self):
-        """Whether the thread that made it may be in a call of libzero, which must not be in two at once."""
-        return self.thread is not threading.current_thread() and self.thread.is_alive()
+def _note_collection(phase, _):
+    _calls.collects = phase == "start"
 
 
-def end_garbage():
-    """Destroys what was garbage when another thread ran, or a function that libzero had called."""
-    for owned in [each for each in _garbage if not each.is_another_threads()]:
-        _garbage.remove(owned)
-        owned.end_users_first()
+gc.callbacks.append(_note_collection)
+
+
+def _end_garbage():
+    """Destroys all that is garbage, the newest first, so users before what they use. Each rank's garbage collection finds
+    it at a time of its own, and to destroy an engine is collective: so this comes with calls that are collective, too,
+    and looks for what has not been found yet."""
+    if _calls.depth or _calls.collects:
+        return
+    gc.collect()
+    for owned in reversed(list(_open)):
+        if owned.is_garbage:
+            owned.end()
 
 
 @contextlib.contextmanager
 def within_call():
     """The block is a function that libzero calls: objects that are garbage stay until it has returned."""
-    _callbacks.depth = getattr(_callbacks, "depth", 0) + 1
+    _calls.depth += 1
     try:
         yield
     finally:
-        _callbacks.depth -= 1
+        _calls.depth -= 1
 
 
 class Handle:
     """Owns an object of zero.h and keeps what it uses. To destroy one may wait for all ranks, so behind a failure of this
     rank none is: mpirun then ends the others."""
     _destroy = None
+    _is_collective = False  # whether all ranks make it
 
     def __init__(self, create, *uses):
         sys.exit = _exit
-        end_garbage()
-        self._handle, self._uses = P(), uses
-        check(create(byref(self._handle)))
-        self._owned = _Owned(self._handle, self._destroy, [used._owned for used in uses])
-        _open[id(self)] = weakref.ref(self)
+        if self._is_collective:
+            _end_garbage()
+        made, self._uses = P(), uses
+        check(create(byref(made)))
+        self._owned = _Owned(made, self._destroy, [used._owned for used in uses])
+
+    _handle = property(lambda self: self._owned.handle)
 
     def close(self):
-        """Destroys the object; collective where zero.h says so. Without it, garbage collection does, or the end of the
-        program."""
-        self._handle = P()
-        _open.pop(id(self), None)
+        """Destroys the object; collective where zero.h says so. Without it, that happens when the last reference is gone;
+        if that is found by garbage collection, when the next Comm or Engine is made, or at the end of the program."""
         self._owned.end()
         self._uses = ()
 
@@ -117,15 +127,14 @@ class Handle:
             _unwound.append(self)
 
     def __del__(self):
-        """Only users that are garbage, too, can be left: others would keep this object."""
+        """What still has users, which are garbage, waits for them."""
         owned = getattr(self, "_owned", None)
-        if owned is None or not owned.handle:
+        if owned is None:
             return
-        _open.pop(id(self), None)
-        if owned.is_another_threads() or getattr(_callbacks, "depth", 0):
-            _garbage.append(owned)
+        if _calls.collects or _calls.depth or owned.n_users:
+            owned.is_garbage = True
         else:
-            owned.end_users_first()
+            owned.end()
 
 
 @atexit.register
@@ -133,17 +142,14 @@ def _close_all():
     """Closes what is left, since mpirun counts a rank as failed that ends without MPI_Finalize."""
     global _fails
     _fails = _fails or hasattr(sys, "last_type")
-    for owned in list(_garbage):
-        owned.end_users_first()
-    for reference in reversed(list(_open.values())):
-        handle = reference()
-        if handle is not None:
-            handle.close()
+    for owned in reversed(list(_open)):
+        owned.end()
 
 
 class Comm(Handle):
     """All ranks that mpirun started. Comm.of has others."""
     _destroy = "zero_comm_destroy"
+    _is_collective = True
 
     def __init__(self, kind=COMM_AUTO):
         super().__init__(lambda made: lib.zero_comm_create(kind, made))

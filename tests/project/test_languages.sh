@@ -263,7 +263,8 @@ if "$python" -c 'import numpy' 2>/dev/null; then
 0 caught an exit that is caught does not count, and what is not closed is closed at the end
 0 caught_outside objects whose blocks an exception has left are closed at the end
 0 fork a forked process that ends leaves the objects to its parent
-0 garbage garbage is destroyed users first, and not while libzero may be called
+0 garbage garbage is destroyed by all ranks at once, users first, however each rank's garbage collection runs
+0 of_another_thread an engine ends with its last reference, though the thread that made it lives on
 EOF
     cat >"$scratch/layout.py" <<'EOF'
 import ctypes
