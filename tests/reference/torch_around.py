@@ -225,6 +225,32 @@ def recurrent(comm, claim, stage, device):
         claim(f"stage {stage}: {kind.__name__} has torch's gradients, also in a checkpoint: {max(fars):.1e}", max(fars) < 1e-6)
 
 
+def shared_frozen(comm, claim, device):
+    """A frozen base that a reference of DPO's shares, by itself and in a Sharded of its own. Integers are frozen."""
+    def make(base):
+        net = torch.nn.Sequential(base, torch.nn.Linear(3, 2)).to(device)
+        with torch.no_grad():
+            net[1].weight.fill_(0.5)
+        return net
+
+    x, base = torch.ones(4, 3, device=device), torch.nn.Linear(3, 3).to(device).requires_grad_(False)
+    base.count = torch.nn.Parameter(torch.ones(3, dtype=torch.int32, device=device), requires_grad=False)
+    net, reference = make(base), make(torch.nn.Linear(3, 3))
+    reference[0].weight, reference[0].bias = base.weight, base.bias  # torch ties them
+    wanted = reference(x).detach().clone()
+    policy = libzero.torch.Sharded(comm, net, list(net), dtype=libzero.FP32)
+    with policy.micro_step():
+        policy.backward(net(x).square().mean())
+    policy.step(0.1)
+    claim("a frozen parameter that another module shares still computes there", torch.equal(reference(x), wanted))
+    other = libzero.torch.Sharded(comm, reference, list(reference))
+    with other.evaluation():
+        found = reference(x)
+    claim("... also as a second Sharded's", bool((found - wanted).abs().max() < 1e-5))
+    other.close()
+    policy.close()
+
+
 class Extra(torch.nn.Linear):
     """Has a state of its own beside its tensors'."""
     n_seen = 0
@@ -304,7 +330,7 @@ def refusals(comm, claim, device):
          lambda net: checkpoint(net, x.clone().requires_grad_(), use_reentrant=True)),
         ("two units in a checkpoint_sequential", "0 and 1 are in one torch.utils.checkpoint",
          lambda net: checkpoint_sequential(list(net), 1, x, use_reentrant=False)),
-        ("a parameter from a list", "1.linear.weight was taken from its module before Sharded got it",
+        ("a parameter from a list", "1.linear.weight is the one that the module had before Sharded",
          lambda net: (setattr(net[1], "uses_list", True), net(x))),
         ("torch.func.vmap", "vmap, grad or another transform", lambda net: torch.func.vmap(net)(x)),
         ("torch.func.grad", "vmap, grad or another transform", lambda net: torch.func.grad(lambda x: net(x).sum())(x)),

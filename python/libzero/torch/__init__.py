@@ -165,7 +165,7 @@ class Sharded:
         for unit in self._units:
             unit.hide()
         for name, parameter in parameters.items():
-            if type(parameter) is torch.nn.Parameter:
+            if type(parameter) is torch.nn.Parameter and (parameter.requires_grad or parameter.is_meta):
                 Former.make_of(name, parameter, self._device)
         for module in {id(unit.module): unit.module for unit in self._units}.values():
             inner = module.forward

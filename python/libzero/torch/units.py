@@ -50,8 +50,8 @@ class Absent(torch.nn.Parameter):
 
 
 class Former(Absent):
-    """A parameter that Sharded has taken over: what the module had, and has no more. Whatever else keeps it, such as a
-    list, would compute with weights that are never trained."""
+    """A parameter that Sharded trains: what the module had, and has no more. Whatever else keeps it, such as a list, would
+    compute with weights that are never trained. Those that are frozen stay as they are: other modules may share them."""
 
     @classmethod
     def make_of(cls, name, parameter, device):
@@ -62,8 +62,8 @@ class Former(Absent):
         parameter.__class__ = cls
         parameter.libzero_name, parameter.libzero_device = name, device
 
-    why = ("was taken from its module before Sharded got it, and kept elsewhere, such as in a list: the module has it "
-           "anew in each of its uses, so take it from there")
+    why = ("is the one that the module had before Sharded, kept elsewhere, such as in a list; it has no data any more: take "
+           "it from its module, within its unit")
 
 
 class _GpuMemory:
