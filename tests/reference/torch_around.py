@@ -223,6 +223,45 @@ def recurrent(comm, claim, stage, device):
             fars.append(distance(by_libzero(comm, sharded, device, no_context)[0], wanted))
             sharded.close()
         claim(f"stage {stage}: {kind.__name__} has torch's gradients, also in a checkpoint: {max(fars):.1e}", max(fars) < 1e-6)
+    parametrized(comm, claim, stage, device)
+
+
+def parametrized(comm, claim, stage, device):
+    """Of a recurrent layer: a weight that is computed from parameters."""
+    def plain(call, *args):
+        return call(*args)
+
+    def make():
+        net = Recurrent(torch.nn.LSTM, plain).to(device)
+        torch.nn.utils.parametrizations.weight_norm(net.layers, "weight_hh_l0")
+        return net
+
+    wanted, net = by_torch(make(), device, no_context), make()
+    sharded = libzero.torch.Sharded(comm, net, net.uses(), stage=stage)
+    net.layers.flatten_parameters()
+    net.call = lambda call, layers, x: (layers.flatten_parameters(), call(layers, x))[1]
+    with sharded.evaluation():
+        net(batch(device))
+    far = distance(by_libzero(comm, sharded, device, no_context)[0], wanted)
+    claim(f"stage {stage}: an LSTM with weight_norm has torch's gradients, and flatten_parameters() moves nothing: {far:.1e}",
+          far < 1e-6 and len(wanted) == 21)
+    sharded.close()
+
+
+class Flattened(torch.nn.LSTM):
+    def forward(self, *args):
+        self.flatten_parameters()
+        return super().forward(*args)
+
+
+def flattened(comm, claim, device):
+    """Within the unit: on a GPU, torch would move the parameters."""
+    net = Recurrent(Flattened, lambda call, *args: call(*args)).to(device)
+    plain = Recurrent(torch.nn.LSTM, net.call).to(device)
+    sharded = libzero.torch.Sharded(comm, net, net.uses())
+    far = distance(by_libzero(comm, sharded, device, no_context)[0], by_torch(plain, device, no_context))
+    claim(f"an LSTM that flattens its parameters in its forward has torch's gradients: {far:.1e}", far < 1e-6)
+    sharded.close()
 
 
 def shared_frozen(comm, claim, device):

@@ -66,6 +66,10 @@ class Former(Absent):
            "it from its module, within its unit")
 
 
+def _stay():
+    """RNNBase.flatten_parameters of a layer whose parameters are libzero's: it would move them within a GPU's memory."""
+
+
 class _GpuMemory:
     """Memory of a GPU that a tensor is made of."""
 
@@ -144,10 +148,12 @@ class Unit:
 
     def list_recurrent(self):
         """Lists the parameters of torch's recurrent layers, which they do themselves when one has changed: but then the
-        list would keep them, and on a GPU they would be moved together, in place."""
+        list would keep them. What is no parameter, but computed by a parametrization, they compute in their forward: the
+        list says that it has changed."""
         for layer in self.recurrent:
-            layer._flat_weights = [getattr(layer, name, None) for name in layer._flat_weights_names]
-            layer._flat_weight_refs = [None if weight is None else weakref.ref(weight) for weight in layer._flat_weights]
+            layer.flatten_parameters = _stay
+            layer._flat_weights = [layer._parameters.get(name) for name in layer._flat_weights_names]
+            layer._flat_weight_refs = [weakref.ref(layer if weight is None else weight) for weight in layer._flat_weights]
 
     def kept(self):
         """Returns the names of the parameters of which there are views."""
