@@ -15,7 +15,9 @@
     result = engine.wait()
 
 What a call does, and which calls every rank must make, is in zero.h. A call that fails raises Error, with the status
-and the line that says why. Arrays of param and grad are views of libzero's memory, which end with the unit's block. On a
+and the line that says why. What cannot be a value of C's is refused before: a number that does not fit, or a text with a
+null character, by ValueError, and another type by TypeError, both of which for plain arguments of a call are
+ctypes.ArgumentError. Arrays of param and grad are views of libzero's memory, which end with the unit's block. On a
 GPU they are DeviceArrays, of which torch.from_dlpack and cupy.from_dlpack make arrays of theirs without a copy.
 Comm.of has the ranks of an MPI communicator; Optimizer and Hooks are functions that an engine calls in a step.
 An exception that leaves a block leaves the pass unfinished: agree with the other ranks (Comm.agree), and all call

@@ -8,7 +8,7 @@ from ctypes import CFUNCTYPE, POINTER, Structure, c_char_p, c_float, c_int, c_si
 
 from ._device_array import UINT32, UINT64, view_of
 from ._objects import within_call
-from ._zero_h import ERROR_ARGUMENT, FP32, OK, text_of
+from ._zero_h import ERROR_ARGUMENT, FP32, OK, set_fields, text_of
 
 
 class _Update(Structure):
@@ -85,8 +85,10 @@ class Optimizer:
         self.name, self.n_arrays, self.update, self.prepare, self.whole = name, n_arrays, update, prepare, whole
 
     def _struct(self, calls):
-        return _OwnOptimizer(text_of(self.name.encode()), self.n_arrays, calls.wrap(_Update, self.update), None,
-                             calls.wrap(_Update, self.prepare), calls.wrap(_Whole, self.whole))
+        struct = _OwnOptimizer(text_of(self.name.encode()), 0, calls.wrap(_Update, self.update), None,
+                               calls.wrap(_Update, self.prepare), calls.wrap(_Whole, self.whole))
+        set_fields(struct, "zero_own_optimizer_t", {"n_arrays": self.n_arrays})
+        return struct
 
 
 class Hooks:

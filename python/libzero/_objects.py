@@ -9,7 +9,7 @@ import threading
 from ctypes import byref, c_double, c_int, c_int64
 
 from ._zero_h import (COMM_AUTO, DEVICE_CPU, ERROR_ARGUMENT, ERROR_PEER, INIT_ZEROS, MAX_DIMS, OK, P, Error, TensorDesc,
-                      check, lib, text_of)
+                      check, lib, plain, set_fields, text_of)
 
 
 class _Calls(threading.local):
@@ -217,13 +217,14 @@ class Model(Handle):
     def add_tensor(self, unit, name, shape, init=INIT_ZEROS, init_std=0.0, decay=False, packed=False, fp8=False,
                    frozen=False, hidden_matrix=False, not_saved=False,
                    frozen_fp8=False):
-        shape = tuple(shape)
+        shape = tuple(plain(size) for size in shape)
         if len(shape) > MAX_DIMS:
             raise ValueError(f"{name} has {len(shape)} dimensions, at most {MAX_DIMS} are possible")
-        if any(size >= 2 ** 63 for size in shape):
+        if not all(-2 ** 63 <= size < 2 ** 63 for size in shape):
             raise ValueError(f"{name} has the shape {shape}: its sizes do not fit into C's int64_t")
-        desc = TensorDesc(text_of(name.encode()), len(shape), (c_int64 * MAX_DIMS)(*shape), init, init_std, decay, packed, fp8,
-                          frozen, hidden_matrix, not_saved, frozen_fp8)
+        desc = TensorDesc(text_of(name.encode()), len(shape), (c_int64 * MAX_DIMS)(*shape), INIT_ZEROS, 0.0, decay, packed,
+                          fp8, frozen, hidden_matrix, not_saved, frozen_fp8)
+        set_fields(desc, "zero_tensor_desc_t", {"init": init, "init_std": init_std})
         tensor = c_int()
         check(lib.zero_model_add_tensor(self._handle, unit, byref(desc), byref(tensor)))
         self.shapes.append(shape)

@@ -25,10 +25,17 @@ _WHOLE = {c_int, c_uint64, c_size_t}
 _KINDS = {c_float: "a number", c_int: "a whole number, or one of libzero's constants", c_bool: "True or False"}
 
 
+def plain(value):
+    """Returns the number or text of one of ctypes's objects, such as c_int(3), and everything else as it is."""
+    return value.value if isinstance(value, ctypes._SimpleCData) else value
+
+
 class Int:
-    """An argument of C's type int. ctypes takes the last bits of a larger number."""
+    """An argument of C's type int. ctypes takes the last bits of a larger number, and makes an ArgumentError of what
+    from_param raises."""
     @staticmethod
     def from_param(value):
+        value = plain(value)
         number = c_int(value)
         if number.value != value:
             raise ValueError(f"{value} does not fit into C's int")
@@ -39,7 +46,7 @@ class Text:
     """An argument that is a text of C's, which ends at the first byte 0."""
     @staticmethod
     def from_param(value):
-        return c_char_p(text_of(value))
+        return c_char_p(text_of(plain(value)))
 
 
 def text_of(value):
@@ -50,9 +57,11 @@ def text_of(value):
 
 
 def set_fields(struct, name, settings):
-    """Sets fields of a struct that zero.h calls `name`."""
+    """Sets fields of a struct that zero.h calls `name`. Raises TypeError for a field that there is not, and for a value of
+    another type, and ValueError for a number that does not fit."""
     types = dict(struct._fields_)
     for field, value in settings.items():
+        value = plain(value)
         if field not in types:
             raise TypeError(f"{name} has no field {field}")
         try:

@@ -293,13 +293,16 @@ except libzero.Error as error:
     assert error.status == 5 and "zero_step after 0 of 1 micro-steps" in str(error), error
 for call in (lambda: engine.begin(2 ** 32), lambda: engine.set_micro_steps(2 ** 32 + 1), lambda: engine.load_weights("/tmp\0x"),
              lambda: model.add_unit("a\0b"), lambda: model.add_tensor(unit, "large", (2 ** 64 + 3,)),
-             lambda: libzero.Config.default(micro_steps=2 ** 32 + 1), lambda: libzero.Config.default(seed=-1)):
+             lambda: libzero.Config.default(micro_steps=2 ** 32 + 1), lambda: libzero.Config.default(seed=-1),
+             lambda: model.add_tensor(unit, "large", (-2 ** 63 - 1,)), lambda: model.add_tensor(unit, "t", (1,), init=2 ** 32),
+             lambda: libzero.Engine(comm, libzero.Device(comm), model, own_optimizer=libzero.Optimizer("own", print, 2 ** 32 + 1))):
     try:
         call()
         raise SystemExit("what does not fit into C was taken")
     except (ValueError, ctypes.ArgumentError) as error:
         assert "fit into" in str(error) or "null character" in str(error), error
-engine.begin()
+assert libzero.Config.default(micro_steps=ctypes.c_int(2)).micro_steps == 2
+engine.begin(ctypes.c_int(libzero.PASS_TRAIN))
 try:
     with engine.forward(unit):
         assert engine.param(tensor).shape == (3, 5) and not engine.param(tensor).flags.writeable
