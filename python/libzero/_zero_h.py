@@ -160,6 +160,8 @@ class _Library:
             # Open MPI's plug-ins look for its symbols among the process's.
             return ctypes.CDLL(path, mode=ctypes.RTLD_GLOBAL)
         except OSError as error:
+            if not (str(error).startswith(f"{path}: ") and "No such file" in str(error)):
+                raise  # it is there, and something else is wrong, such as a library that it needs
             raise OSError("%s: install libzero (make install), or name its libzero.so in the environment variable LIBZERO"
                           % error) from None
 

@@ -235,6 +235,14 @@ if "$python" -c 'import numpy' 2>/dev/null; then
             grep 'nowhere.so: cannot open shared object file.*: install libzero .* LIBZERO$' "$scratch/no_library"
     }
     claim "a libzero.so that is not there is named, with what to do" names_the_library
+    # shellcheck disable=SC2317 # claim calls it
+    names_what_it_lacks()
+    {
+        gcc -shared -o "$scratch/lacking.so" -x c - <<<'int absent(void); int (*use)(void) = absent;' &&
+            ! LIBZERO=$scratch/lacking.so timeout 60 "$python" "$PWD/examples/linear.py" >"$scratch/no_library" 2>&1 &&
+            grep 'lacking.so: undefined symbol: absent$' "$scratch/no_library"
+    }
+    claim "... and one that lacks a symbol is there, so the symbol is named alone" names_what_it_lacks
     # Losses are summed in another order than C's: their text has 6 digits, which hides it.
     "$build/examples/own_optimizer" 3 >"$scratch/own"
     claim "examples/own_optimizer.py prints own_optimizer.c's text" prints "$scratch/own" timeout 60 "$python" \
