@@ -303,7 +303,8 @@ for call in (lambda: engine.begin(2 ** 32), lambda: engine.set_micro_steps(2 ** 
              lambda: model.add_unit("a\0b"), lambda: model.add_tensor(unit, "large", (2 ** 64 + 3,)),
              lambda: libzero.Config.default(micro_steps=2 ** 32 + 1), lambda: libzero.Config.default(seed=-1),
              lambda: model.add_tensor(unit, "large", (-2 ** 63 - 1,)), lambda: model.add_tensor(unit, "t", (1,), init=2 ** 32),
-             lambda: libzero.Engine(comm, libzero.Device(comm), model, own_optimizer=libzero.Optimizer("own", print, 2 ** 32 + 1))):
+             lambda: libzero.Engine(comm, libzero.Device(comm), model,
+                                    own_optimizer=libzero.Optimizer("own", print, 2 ** 32 + 1))):
     try:
         call()
         raise SystemExit("what does not fit into C was taken")
