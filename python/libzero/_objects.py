@@ -20,6 +20,7 @@ class _Calls(threading.local):
 _open = {}  # what is to be destroyed, as keys, the oldest first
 _unwound = []  # handles whose block an exception has left
 _calls = _Calls()
+_WORLD = object()
 _fails = False  # whether the program is ending with an exception or an exit code
 
 
@@ -44,10 +45,11 @@ def _exit(status=None, /):
 
 class _Owned:
     """An object of zero.h, and what uses it. It has no finalizer, so garbage collection, which knows no order of objects
-    that refer to each other, leaves that to Handle."""
+    that refer to each other, leaves that to Handle. ranks: whose it is: _WORLD, another communicator's, or None: this
+    rank's alone."""
 
-    def __init__(self, handle, destroy, uses):
-        self.handle, self.destroy, self.uses, self.n_users = handle, destroy, uses, 0
+    def __init__(self, handle, destroy, uses, ranks):
+        self.handle, self.destroy, self.uses, self.n_users, self.ranks = handle, destroy, uses, 0, ranks
         self.process, self.is_garbage = os.getpid(), False
         for used in uses:
             used.n_users += 1
@@ -72,15 +74,15 @@ def _note_collection(phase, _):
 gc.callbacks.append(_note_collection)
 
 
-def _end_garbage():
-    """Destroys all that is garbage, the newest first, so users before what they use. Each rank's garbage collection finds
-    it at a time of its own, and to destroy an engine is collective: so this comes with calls that are collective, too,
-    and looks for what has not been found yet."""
+def _end_garbage(ranks):
+    """Destroys what is garbage of these ranks', and this rank's own: the newest first, so users before what they use. Each
+    rank's garbage collection finds it at a time of its own, and to destroy an engine is collective: so this comes with
+    calls that are collective, too, and looks for what has not been found yet."""
     if _calls.depth or _calls.collects:
         return
     gc.collect()
     for owned in reversed(list(_open)):
-        if owned.is_garbage:
+        if owned.is_garbage and owned.ranks in (None, ranks) and not owned.n_users:
             owned.end()
 
 
@@ -98,21 +100,24 @@ class Handle:
     """Owns an object of zero.h and keeps what it uses. To destroy one may wait for all ranks, so behind a failure of this
     rank none is: mpirun then ends the others."""
     _destroy = None
-    _is_collective = False  # whether all ranks make it
+    _is_collective = False  # whether all ranks of its communicator make it
 
-    def __init__(self, create, *uses):
+    def __init__(self, create, *uses, ranks=None):
         sys.exit = _exit
+        for used in uses[:1]:
+            ranks = used._owned.ranks
         if self._is_collective:
-            _end_garbage()
+            _end_garbage(ranks)
         made, self._uses = P(), uses
         check(create(byref(made)))
-        self._owned = _Owned(made, self._destroy, [used._owned for used in uses])
+        self._owned = _Owned(made, self._destroy, [used._owned for used in uses], ranks)
 
     _handle = property(lambda self: self._owned.handle)
 
     def close(self):
         """Destroys the object; collective where zero.h says so. Without it, that happens when the last reference is gone;
-        if that is found by garbage collection, when the next Comm or Engine is made, or at the end of the program."""
+        if that is found by garbage collection, when the same ranks make the next Engine (all ranks: or Comm), or at the end
+        of the program."""
         self._owned.end()
         self._uses = ()
 
@@ -152,7 +157,9 @@ class Comm(Handle):
     _is_collective = True
 
     def __init__(self, kind=COMM_AUTO):
-        super().__init__(lambda made: lib.zero_comm_create(kind, made))
+        super().__init__(lambda made: lib.zero_comm_create(kind, made), ranks=_WORLD)
+        if self.size == 1:
+            self._owned.ranks = None
 
     @classmethod
     def of(cls, mpi_comm, kind=COMM_AUTO):
@@ -164,6 +171,8 @@ class Comm(Handle):
         else:
             handle = mpi_comm.py2f() if hasattr(mpi_comm, "py2f") else mpi_comm
             Handle.__init__(comm, lambda made: lib.zero_comm_create_from_f(kind, handle, made))
+            if comm.size > 1:
+                comm._owned.ranks = object()
         return comm
 
     rank = property(lambda self: lib.zero_comm_rank(self._handle))

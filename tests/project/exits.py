@@ -114,6 +114,12 @@ def garbage(comm):
     other.start()
     other.join()
     train(engine)
+    if comm.rank == 1:
+        alone = libzero.Comm.of(None)
+        destroyed_alone = leave_in_circle(alone)
+        make_engine(alone)  # has no other reference
+        assert destroyed_alone in destroyed and circles[0] not in destroyed, "on a rank that makes an engine of its own"
+        destroyed.clear()
     circles.append(leave_in_circle(comm))
     ended = [circles[0]]  # when the second was made
     assert destroyed == ended, "not when the next engine is made"
