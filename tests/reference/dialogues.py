@@ -109,7 +109,7 @@ def run(zerotrain, arguments, lines=""):
 def chats_alike(zerotrain, folder, tokenizer, system, questions, turns):
     """Whether --chat has the prompts' lengths and the answers, by the cache of the turns before."""
     done = run(zerotrain, ["--chat", *(["--system", system] if system else []), folder], "\n".join(questions))
-    lengths = [int(n) for n in re.findall(r"tokens behind a prompt of (\d+)", done.stderr.decode())]
+    lengths = [int(n) for n in re.findall(r"tokens? behind a prompt of (\d+)", done.stderr.decode())]
     wanted = b"".join(printed(bytes_of(tokenizer, new)) for _, _, new, _ in turns)
     return done.returncode == 0 and lengths == [len(ids) for _, ids, _, _ in turns] and done.stdout == wanted
 
