@@ -171,17 +171,22 @@ static zero_status_t check_resumed(const named_file_t *written, const options_t 
     return check_directory(written, setting, latest);
 }
 
+/* Returns what a full path has behind that of a directory; NULL: it is not in there. */
+static const char *name_in(const char *full, const char *directory)
+{
+    const size_t length = strlen(directory);
+    const bool is_in = length > 0 && strncmp(full, directory, length) == 0 && full[length] == '/';
+    return is_in ? full + length + 1 : NULL;
+}
+
 /* Refuses names that are reserved in a directory of checkpoints (zero.h): a file there would be replaced or removed. */
 static zero_status_t check_reserved(const named_file_t *written, const options_t *o)
 {
     static const char *const names[] = {"latest", "step-", "tmp."};
     named_file_t directory;
     find_file("[checkpoint] dir", o->checkpoint.dir, &directory);
-    size_t length = strlen(directory.full);
-    if (length == 0 || strncmp(written->full, directory.full, length) != 0 || written->full[length] != '/')
-        return ZERO_OK;
-    const char *name = written->full + length + 1;
-    for (size_t i = 0; i < sizeof names / sizeof names[0]; i++)
+    const char *name = name_in(written->full, directory.full);
+    for (size_t i = 0; name && i < sizeof names / sizeof names[0]; i++)
         if (strncmp(name, names[i], strlen(names[i])) == 0)
             return report_error(ZERO_ERROR_USAGE,
                                 "%s = '%s' is where [checkpoint] dir = '%s' has its checkpoints: name another file",
@@ -234,10 +239,10 @@ static bool may_be_replaced(const char *model, const char *directory)
     named_file_t parent;
     char name[NEWEST_STEP_BYTES];
     find_file("", directory, &parent);
-    const size_t length = strlen(parent.full);
-    if (length == 0 || strncmp(model, parent.full, length) != 0 || model[length] != '/')
+    const char *behind = name_in(model, parent.full);
+    if (!behind)
         return false;
-    snprintf(name, sizeof name, "%.*s", (int)strcspn(model + length + 1, "/"), model + length + 1);
+    snprintf(name, sizeof name, "%.*s", (int)strcspn(behind, "/"), behind);
     return newest_step_named(name) > 0;
 }
 

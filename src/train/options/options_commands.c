@@ -170,9 +170,12 @@ static zero_status_t choose_weights(options_t *options)
     const bool is_trained = !is_named && newest_step_of_run(options->checkpoint.dir, &is_best) > 0;
     if (options->resume_dir[0])
         set_text(options->model.init, options->resume_dir);
-    else if (is_trained && snprintf(options->model.init, sizeof options->model.init, "%s%s", options->checkpoint.dir,
-                                    is_best ? "/best" : "") >= (int)sizeof options->model.init)
+    else if (is_trained)
+        set_text(options->model.init, options->checkpoint.dir);
+    if (is_best && strlen(options->model.init) + strlen("/best") >= sizeof options->model.init)
         return report_error(ZERO_ERROR_USAGE, "evaluate: [checkpoint] dir: its path is too long: use a shorter one");
+    if (is_best)
+        strcat(options->model.init, "/best");
     if (options->adapter_dir[0])
         set_text(options->lora.init, options->adapter_dir);
     else if (options->resume_dir[0] || is_trained)
