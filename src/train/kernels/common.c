@@ -126,6 +126,58 @@ zero_status_t zero_fp8_backward_weight(zero_fp8_product_t *product, zero_linear_
     return check(product, "linear_fp8_backward_weight");
 }
 
+/* ---- narrow product ---- */
+
+/* An activation from a column on. */
+static zero_weight_t columns_from(const void *data, size_t first, zero_dtype_t dtype)
+{
+    return (zero_weight_t){.data = (const unsigned char *)data + first * zero_dtype_size(dtype), .dtype = dtype};
+}
+
+static zero_status_t multiply_part(const zero_model_kernels_t *kernels, zero_model_context_t *ctx,
+                                   const zero_narrow_product_t *p, int i, zero_dtype_t dtype)
+{
+    const zero_narrow_part_t *part = &p->parts[i];
+    const size_t first = (size_t)i * p->rank, width = (size_t)p->n_parts * p->rank;
+    const zero_weight_t x = columns_from(p->x, part->first, dtype), out = columns_from(p->out, first, dtype);
+    const zero_product_t forward = {.transpose_b = p->transposed,
+                                    .m = p->n_rows,
+                                    .n = p->rank,
+                                    .k = part->width,
+                                    .a = x,
+                                    .lda = p->n_columns,
+                                    .b = part->b,
+                                    .ldb = p->transposed ? part->width : p->rank,
+                                    .c = {.data = (void *)out.data, .dtype = dtype},
+                                    .ldc = width,
+                                    .scale = p->scale};
+    ZERO_TRY(kernels->product(ctx, &forward));
+    if (p->u == NULL)
+        return ZERO_OK;
+    const zero_product_t gradient = {.transpose_a = true,
+                                     .m = part->width,
+                                     .n = p->rank,
+                                     .k = p->n_rows,
+                                     .a = x,
+                                     .lda = p->n_columns,
+                                     .b = columns_from(p->u, first, dtype),
+                                     .ldb = width,
+                                     .c = part->db,
+                                     .ldc = p->rank,
+                                     .scale = 1.0f};
+    return kernels->product(ctx, &gradient);
+}
+
+zero_status_t zero_narrow_by_parts(const zero_model_kernels_t *kernels, zero_model_context_t *ctx,
+                                   const zero_narrow_product_t *product, zero_dtype_t activations)
+{
+    for (int i = 0; i < product->n_parts; ++i)
+        ZERO_TRY(multiply_part(kernels, ctx, product, i, activations));
+    return product->x8 == NULL ? ZERO_OK
+                               : kernels->fp8_cast(ctx, product->x8, product->x, product->absmax_is_known,
+                                                   product->n_rows, product->n_columns);
+}
+
 /* ---- rope ---- */
 
 zero_status_t zero_rope_check(const zero_rope_t *rope, const zero_attention_shape_t *shape)

@@ -140,6 +140,12 @@ zero_status_t zero_fp8_backward_weight(zero_fp8_product_t *product, zero_linear_
 /* Refuses a matrix that no product could read. */
 zero_status_t zero_fp8_check_matrix(size_t n_rows, size_t n_columns);
 
+/* ---- narrow product ---- */
+
+/* Computes narrow_product by fp8_cast and a `product` for each part and result. */
+zero_status_t zero_narrow_by_parts(const zero_model_kernels_t *kernels, zero_model_context_t *ctx,
+                                   const zero_narrow_product_t *product, zero_dtype_t activations);
+
 /* ---- rope ---- */
 /* The frequencies of rotary position embedding, with the same bits on every device.
  *

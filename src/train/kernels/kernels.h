@@ -56,6 +56,45 @@ typedef struct zero_product {
     float scale;
 } zero_product_t;
 
+/* An fp8 copy of a matrix x[n_rows, n_columns]. Products take both of their operands with the summed extent contiguous,
+ * which is all that Hopper multiplies, so a matrix is wanted as it is, transposed, or both. */
+typedef struct zero_fp8 {
+    zero_fp8_format_t format;
+    uint8_t *rows;             /* [n_rows, n_columns]; NULL: none */
+    uint8_t *columns;          /* the transpose, [n_columns, n_rows]; NULL: none */
+    zero_fp8_scales_t *scales; /* device memory, aligned to 16 bytes */
+} zero_fp8_t;
+
+/* A part of the columns of narrow_product's x, and its matrix. */
+typedef struct zero_narrow_part {
+    size_t first, width; /* columns */
+    zero_weight_t b;     /* [width, rank], or [rank, width] if transposed */
+    zero_grad_t db;      /* [width, rank]; read if there is a u, and not transposed */
+} zero_narrow_part_t;
+
+#define ZERO_MAX_NARROW 3
+
+/* A wide activation times narrow matrices: what adapters need of x and dy. For each part i
+ *
+ *     out_i = scale x_i B_i        [n_rows, rank]
+ *     dB_i  = x_i^T u_i            if there is a u
+ *
+ * x_i are the part's columns of x; out_i and u_i are columns i rank .. (i + 1) rank of out and u [n_rows, n_parts
+ * rank].
+ */
+typedef struct zero_narrow_product {
+    size_t n_rows, n_columns, rank;
+    const void *x; /* [n_rows, n_columns] */
+    int n_parts;   /* 1..ZERO_MAX_NARROW */
+    zero_narrow_part_t parts[ZERO_MAX_NARROW];
+    bool transposed;
+    float scale;
+    void *out;
+    const void *u;        /* NULL: none */
+    const zero_fp8_t *x8; /* x is cast, too, as fp8_cast does; NULL: it is not */
+    bool absmax_is_known; /* of x8 */
+} zero_narrow_product_t;
+
 /* What is added up over pairs of documents, of which the first is preferred (DPO: Rafailov et al. 2023,
  * arXiv:2305.18290). A document's reward is beta (log p - log p_reference) of its targets, a pair's margin the first
  * one's reward less the other's, and its loss -log sigmoid(margin). */
@@ -95,16 +134,8 @@ typedef struct zero_model_limits {
     bool fp8;                    /* linear layers may be computed in fp8 */
     bool may_skip_targets;       /* a target may be ZERO_NO_TARGET */
     bool normalizes_projections; /* projection_norm may be called */
+    size_t narrow_width;         /* narrow_product's largest n_parts * rank; 0: it is not called */
 } zero_model_limits_t;
-
-/* An fp8 copy of a matrix x[n_rows, n_columns]. Products take both of their operands with the summed extent contiguous,
- * which is all that Hopper multiplies, so a matrix is wanted as it is, transposed, or both. */
-typedef struct zero_fp8 {
-    zero_fp8_format_t format;
-    uint8_t *rows;             /* [n_rows, n_columns]; NULL: none */
-    uint8_t *columns;          /* the transpose, [n_columns, n_rows]; NULL: none */
-    zero_fp8_scales_t *scales; /* device memory, aligned to 16 bytes */
-} zero_fp8_t;
 
 /* How the frequencies of rotary positions are scaled, by the names of transformers' rope_type. */
 typedef enum zero_rope_kind {
@@ -197,6 +228,8 @@ typedef struct zero_model_kernels {
                                             size_t n_in, size_t n_out);
 
     zero_status_t (*product)(zero_model_context_t *ctx, const zero_product_t *product);
+    /* Needs limits.narrow_width. */
+    zero_status_t (*narrow_product)(zero_model_context_t *ctx, const zero_narrow_product_t *product);
 
     /* sums[n_columns] = column sums of x[n_rows, n_columns]: a bias gradient whose weight gradient is computed in fp8
      */

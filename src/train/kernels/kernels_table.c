@@ -4,6 +4,8 @@
 #include "train/kernels/kernels_cpu.h"
 #include "train/kernels/vector_math.h"
 
+extern const zero_model_kernels_t ZERO_ISA(zero_model_kernels);
+
 static zero_dtype_t activation_dtype(zero_dtype_t weight_dtype)
 {
     (void)weight_dtype;
@@ -61,6 +63,11 @@ static zero_status_t add_scaled(zero_model_context_t *ctx, void *y, const void *
     return ZERO_OK;
 }
 
+static zero_status_t narrow_product(zero_model_context_t *ctx, const zero_narrow_product_t *product)
+{
+    return zero_narrow_by_parts(&ZERO_ISA(zero_model_kernels), ctx, product, ZERO_FP32);
+}
+
 static zero_status_t zero_fill(zero_model_context_t *ctx, void *y, size_t n_bytes)
 {
     (void)ctx;
@@ -81,6 +88,7 @@ const zero_model_kernels_t ZERO_ISA(zero_model_kernels) = {
     .linear_backward_input = ZERO_MODEL_FN(linear_backward_input),
     .linear_backward_weight = ZERO_MODEL_FN(linear_backward_weight),
     .product = ZERO_MODEL_FN(product),
+    .narrow_product = narrow_product,
     .sum_columns = ZERO_MODEL_FN(sum_columns),
     .fp8_is_available = ZERO_MODEL_FN(fp8_is_available),
     .fp8_cast = ZERO_MODEL_FN(fp8_cast),

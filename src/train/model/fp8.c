@@ -191,17 +191,32 @@ static zero_status_t find_weight(model_t *model, arch_linear_t at, bool forward,
                                            n_columns);
 }
 
+zero_fp8_t fp8_x(const model_t *model, arch_linear_t at)
+{
+    const fp8_t *f = model->fp8;
+    if (!f)
+        return (zero_fp8_t){.rows = NULL};
+    const bool keeps = model->pass == MODEL_TRAIN && fp8_keeps_inputs(model, at.layer);
+    return (zero_fp8_t){.format = ZERO_E4M3,
+                        .rows = f->rows,
+                        .columns = keeps ? f->kept[at.layer][at.matrix] : NULL,
+                        .scales = scales_of(model, at, FP8_X)};
+}
+
+zero_fp8_t fp8_dy(const model_t *model, arch_linear_t at)
+{
+    const fp8_t *f = model->fp8;
+    return f ? (zero_fp8_t){ZERO_E5M2, f->rows, f->dy_columns, scales_of(model, at, FP8_DY)}
+             : (zero_fp8_t){.rows = NULL};
+}
+
 zero_status_t fp8_linear(model_t *model, arch_linear_t at, void *y, bool accumulate, const void *x, zero_weight_t bias)
 {
-    fp8_t *f = model->fp8;
-    arch_extents_t e = arch_extents(model, at.matrix);
-    bool keeps = model->pass == MODEL_TRAIN && fp8_keeps_inputs(model, at.layer);
-    zero_fp8_t x8 = {.format = ZERO_E4M3,
-                     .rows = f->rows,
-                     .columns = keeps ? f->kept[at.layer][at.matrix] : NULL,
-                     .scales = scales_of(model, at, FP8_X)};
+    const arch_extents_t e = arch_extents(model, at.matrix);
+    const zero_fp8_t x8 = fp8_x(model, at);
     zero_fp8_t w8;
-    ZERO_TRY(model->kernels->fp8_cast(&model->ctx, &x8, x, at.x_is_recorded, arch_n_rows(model), e.n_in));
+    if (x)
+        ZERO_TRY(model->kernels->fp8_cast(&model->ctx, &x8, x, at.x_is_recorded, arch_n_rows(model), e.n_in));
     ZERO_TRY(find_weight(model, at, true, &w8));
     return model->kernels->linear_fp8(&model->ctx, y, accumulate, &x8, &w8, model->ops->layout, bias,
                                       arch_n_rows(model), e.n_in, e.n_out);
@@ -209,10 +224,11 @@ zero_status_t fp8_linear(model_t *model, arch_linear_t at, void *y, bool accumul
 
 zero_status_t fp8_linear_backward_input(model_t *model, arch_linear_t at, void *dx, bool accumulate, const void *dy)
 {
-    fp8_t *f = model->fp8;
-    arch_extents_t e = arch_extents(model, at.matrix);
-    zero_fp8_t dy8 = {ZERO_E5M2, f->rows, f->dy_columns, scales_of(model, at, FP8_DY)}, w8;
-    ZERO_TRY(model->kernels->fp8_cast(&model->ctx, &dy8, dy, at.dy_is_recorded, arch_n_rows(model), e.n_out));
+    const arch_extents_t e = arch_extents(model, at.matrix);
+    const zero_fp8_t dy8 = fp8_dy(model, at);
+    zero_fp8_t w8;
+    if (dy)
+        ZERO_TRY(model->kernels->fp8_cast(&model->ctx, &dy8, dy, at.dy_is_recorded, arch_n_rows(model), e.n_out));
     ZERO_TRY(find_weight(model, at, false, &w8));
     return model->kernels->linear_fp8_backward_input(&model->ctx, dx, accumulate, &dy8, &w8, model->ops->layout,
                                                      arch_n_rows(model), e.n_in, e.n_out);

@@ -36,7 +36,11 @@ zero_model_context_t fp8_recording(const model_t *model, int layer, arch_matrix_
  * the layer before, if there is one. */
 zero_model_context_t fp8_recording_d_x(const model_t *model, int l);
 
-/* With accumulate the product is added to y or dx; then there is no bias. */
+/* Return where a layer's x and dy are cast to, and with which scales; nothing if the model is not in fp8. */
+zero_fp8_t fp8_x(const model_t *model, arch_linear_t at);
+zero_fp8_t fp8_dy(const model_t *model, arch_linear_t at);
+/* With accumulate the product is added to y or dx; then there is no bias. With x or dy NULL, the caller has cast it
+ * there last. */
 zero_status_t fp8_linear(model_t *model, arch_linear_t at, void *y, bool accumulate, const void *x, zero_weight_t bias);
 zero_status_t fp8_linear_backward_input(model_t *model, arch_linear_t at, void *dx, bool accumulate, const void *dy);
 /* Uses the copy of dy that fp8_linear_backward_input has made: nothing else may be cast in between. */

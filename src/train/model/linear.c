@@ -19,7 +19,7 @@ static zero_status_t find_weight(model_t *model, arch_linear_t at, zero_weight_t
     return ZERO_OK;
 }
 
-/* Computes y = x W + bias, or adds x W to y. */
+/* Computes y = x W + bias, or adds x W to y. In fp8, x may be NULL: it has been cast. So may dy below. */
 static zero_status_t multiply(model_t *model, arch_linear_t at, void *y, bool accumulate, const void *x,
                               zero_weight_t bias)
 {
@@ -51,12 +51,12 @@ zero_status_t arch_linear(model_t *model, arch_linear_t at, void *y, const void 
         return multiply(model, at, y, false, x, bias);
     if (bias.data || !lora_writes_output(model, at)) {
         ZERO_TRY(multiply(model, at, y, false, x, bias));
-        return lora_forward(model, at, y, true, x);
+        return lora_forward(model, at, y, true, x, false);
     }
     if (lora_take_first_product(model, at.matrix, LORA_FORWARD))
         ZERO_TRY(multiply(model, at, y, false, x, bias));
-    ZERO_TRY(lora_forward(model, at, y, false, x));
-    return multiply(model, at, y, true, x, bias);
+    ZERO_TRY(lora_forward(model, at, y, false, x, true));
+    return multiply(model, at, y, true, model->fp8 ? NULL : x, bias);
 }
 
 zero_status_t arch_linear_backward_input(model_t *model, arch_linear_t at, void *dx, const void *dy)
@@ -66,7 +66,7 @@ zero_status_t arch_linear_backward_input(model_t *model, arch_linear_t at, void 
     if (lora_take_first_product(model, at.matrix, LORA_BACKWARD))
         ZERO_TRY(multiply_backward(model, at, dx, false, dy));
     ZERO_TRY(lora_backward_input(model, at, dx, dy));
-    return multiply_backward(model, at, dx, true, dy);
+    return multiply_backward(model, at, dx, true, model->fp8 ? NULL : dy);
 }
 
 /* Returns where a tile's gradient is added: to fp32 sums, or to the gradient itself if that is fp32. */
@@ -101,7 +101,7 @@ zero_status_t arch_linear_backward_weight(model_t *model, arch_linear_t at, zero
 {
     arch_extents_t e = arch_extents(model, at.matrix);
     if (model->lora) /* the matrix and its bias are frozen */
-        return lora_backward_weight(model, at, x, dy);
+        return lora_backward_weight(model, at, x);
     if (model->fp8)
         return fp8_linear_backward_weight(model, at, dbias, x, dy);
     if (model->n_tile_rows > 0 && arch_n_tiles(model) > 1)

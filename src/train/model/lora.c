@@ -2,8 +2,8 @@
  *
  *     forward             u;  y_i = u_i B_i^T                     for each part i, in its columns of y;  y += x W
  *                         (with a bias, or parts of some columns:  y = x W + bias;  y_i += u_i B_i^T)
- *     backward, input     du_i = scale dy_i B_i;  dx = du A;  dx += dy W^T
- *     backward, weights   dB_i = dy_i^T u_i;  dA = du^T x
+ *     backward, input     du_i = scale dy_i B_i and dB_i = dy_i^T u_i;  dx = du A;  dx += dy W^T
+ *     backward, weights   dA = du^T x
  *
  * u is kept for every layer unless its recompute is full, which computes it again with the rest of the block; the last
  * matrix of a block is not recomputed, so its u is always kept.
@@ -14,6 +14,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "train/model/fp8.h"
 #include "train/model/preference.h"
 #include "train/options/families.h"
 #include "train/options/lora_targets.h"
@@ -356,25 +357,28 @@ bool lora_take_first_product(model_t *model, arch_matrix_t matrix, lora_pass_t p
     return is_first;
 }
 
-zero_status_t lora_forward(model_t *model, arch_linear_t at, void *y, bool accumulate, const void *x)
+zero_status_t lora_forward(model_t *model, arch_linear_t at, void *y, bool accumulate, const void *x, bool casts_x)
 {
     const group_t *group = group_of(model, at);
     const zero_model_kernels_t *k = model->kernels;
     const arch_extents_t e = arch_extents(model, at.matrix);
     const adapters_t *adapters = &model->lora->layers[at.layer][at.matrix];
     const size_t rank = model->lora->rank, width = width_of(model, at.matrix);
-    const zero_product_t u = {.transpose_b = true,
-                              .m = arch_n_rows(model),
-                              .n = width,
-                              .k = e.n_in,
-                              .a = columns(model, x, 0),
-                              .lda = e.n_in,
-                              .b = model_weight(model, adapters->a[0]),
-                              .ldb = e.n_in,
-                              .c = result(model, adapters->u, 0, false),
-                              .ldc = width,
-                              .scale = model->lora->scale};
-    ZERO_TRY(k->product(&model->ctx, &u));
+    const zero_fp8_t x8 = fp8_x(model, at);
+    const zero_narrow_product_t u = {
+        .n_rows = arch_n_rows(model),
+        .n_columns = e.n_in,
+        .rank = width,
+        .x = x,
+        .n_parts = 1,
+        .parts = {{.first = 0, .width = e.n_in, .b = model_weight(model, adapters->a[0])}},
+        .transposed = true,
+        .scale = model->lora->scale,
+        .out = adapters->u,
+        .x8 = casts_x && model->fp8 ? &x8 : NULL,
+        .absmax_is_known = at.x_is_recorded,
+    };
+    ZERO_TRY(k->narrow_product(&model->ctx, &u));
     for (int i = 0; i < group->n_parts; i++) {
         const zero_product_t of_part = {.transpose_b = true,
                                         .m = arch_n_rows(model),
@@ -398,20 +402,24 @@ zero_status_t lora_backward_input(model_t *model, arch_linear_t at, void *dx, co
     const zero_model_kernels_t *k = model->kernels;
     const arch_extents_t e = arch_extents(model, at.matrix);
     const adapters_t *adapters = &model->lora->layers[at.layer][at.matrix];
-    const size_t rank = model->lora->rank, width = width_of(model, at.matrix);
-    for (int i = 0; i < group->n_parts; i++) {
-        const zero_product_t du = {.m = arch_n_rows(model),
-                                   .n = rank,
-                                   .k = group->parts[i].width,
-                                   .a = columns(model, dy, group->parts[i].first),
-                                   .lda = e.n_out,
-                                   .b = model_weight(model, adapters->b[i]),
-                                   .ldb = rank,
-                                   .c = result(model, model->lora->du, (size_t)i * rank, false),
-                                   .ldc = width,
-                                   .scale = model->lora->scale};
-        ZERO_TRY(k->product(&model->ctx, &du));
-    }
+    const size_t width = width_of(model, at.matrix);
+    const zero_fp8_t dy8 = fp8_dy(model, at);
+    zero_narrow_product_t du = {.n_rows = arch_n_rows(model),
+                                .n_columns = e.n_out,
+                                .rank = model->lora->rank,
+                                .x = dy,
+                                .n_parts = group->n_parts,
+                                .scale = model->lora->scale,
+                                .out = model->lora->du,
+                                .u = adapters->u,
+                                .x8 = model->fp8 ? &dy8 : NULL,
+                                .absmax_is_known = at.dy_is_recorded};
+    for (int i = 0; i < group->n_parts; i++)
+        du.parts[i] = (zero_narrow_part_t){.first = group->parts[i].first,
+                                           .width = group->parts[i].width,
+                                           .b = model_weight(model, adapters->b[i]),
+                                           .db = model_grad(model, adapters->b[i])};
+    ZERO_TRY(k->narrow_product(&model->ctx, &du));
     const zero_product_t to_input = {.m = arch_n_rows(model),
                                      .n = e.n_in,
                                      .k = width,
@@ -425,29 +433,13 @@ zero_status_t lora_backward_input(model_t *model, arch_linear_t at, void *dx, co
     return k->product(&model->ctx, &to_input);
 }
 
-zero_status_t lora_backward_weight(model_t *model, arch_linear_t at, const void *x, const void *dy)
+zero_status_t lora_backward_weight(model_t *model, arch_linear_t at, const void *x)
 {
-    const group_t *group = group_of(model, at);
-    if (!group)
+    if (!group_of(model, at))
         return ZERO_OK;
-    const zero_model_kernels_t *k = model->kernels;
     const arch_extents_t e = arch_extents(model, at.matrix);
     const adapters_t *adapters = &model->lora->layers[at.layer][at.matrix];
-    const size_t rank = model->lora->rank, width = width_of(model, at.matrix);
-    for (int i = 0; i < group->n_parts; i++) {
-        const zero_product_t db = {.transpose_a = true,
-                                   .m = group->parts[i].width,
-                                   .n = rank,
-                                   .k = arch_n_rows(model),
-                                   .a = columns(model, dy, group->parts[i].first),
-                                   .lda = e.n_out,
-                                   .b = columns(model, adapters->u, (size_t)i * rank),
-                                   .ldb = width,
-                                   .c = model_grad(model, adapters->b[i]),
-                                   .ldc = rank,
-                                   .scale = 1.0f};
-        ZERO_TRY(k->product(&model->ctx, &db));
-    }
+    const size_t width = width_of(model, at.matrix);
     const zero_product_t da = {.transpose_a = true,
                                .m = width,
                                .n = e.n_in,
@@ -459,5 +451,5 @@ zero_status_t lora_backward_weight(model_t *model, arch_linear_t at, const void 
                                .c = model_grad(model, adapters->a[0]),
                                .ldc = e.n_in,
                                .scale = 1.0f};
-    return k->product(&model->ctx, &da);
+    return model->kernels->product(&model->ctx, &da);
 }

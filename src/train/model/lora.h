@@ -43,12 +43,13 @@ typedef enum lora_pass { LORA_FORWARD, LORA_BACKWARD, LORA_N_PASSES } lora_pass_
 /* Returns true the first time that it is called for a matrix and a pass. */
 bool lora_take_first_product(model_t *model, arch_matrix_t matrix, lora_pass_t pass);
 
-/* y = scale (x A^T) B^T in the columns of the adapters, or added to y. Keeps x A^T for backward. These two only if
- * lora_is_on. */
-zero_status_t lora_forward(model_t *model, arch_linear_t at, void *y, bool accumulate, const void *x);
-/* dx = scale (dy B) A. Keeps dy B for lora_backward_weight. */
+/* y = scale (x A^T) B^T in the columns of the adapters, or added to y. Keeps x A^T for backward. With `casts_x` it also
+ * casts x for a product in fp8, as fp8_x says. This and the next only if lora_is_on. */
+zero_status_t lora_forward(model_t *model, arch_linear_t at, void *y, bool accumulate, const void *x, bool casts_x);
+/* dx = scale (dy B) A, dB = scale dy^T (x A^T). In fp8 it also casts dy, as fp8_dy says. Keeps dy B for
+ * lora_backward_weight. */
 zero_status_t lora_backward_input(model_t *model, arch_linear_t at, void *dx, const void *dy);
-/* dA = scale (dy B)^T x, dB = scale dy^T (x A^T) */
-zero_status_t lora_backward_weight(model_t *model, arch_linear_t at, const void *x, const void *dy);
+/* dA = scale (dy B)^T x */
+zero_status_t lora_backward_weight(model_t *model, arch_linear_t at, const void *x);
 
 #endif

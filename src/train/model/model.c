@@ -35,6 +35,7 @@ static zero_model_limits_t limits(const model_t *model)
         .fp8 = o->train.fp8 != FP8_NONE,
         .may_skip_targets = model->may_skip_targets,
         .normalizes_projections = family_of(&o->model)->qk_norm == QK_NORM_PROJECTIONS,
+        .narrow_width = adapters,
     };
 }
 

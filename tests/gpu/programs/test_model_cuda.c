@@ -468,6 +468,111 @@ static void test_product(void)
     }
 }
 
+/* Returns whether the rows of x8 are those that fp8_cast writes. */
+static bool is_cast_of(tables_t *t, const zero_fp8_t *x8, const array_t *x, size_t n_rows, size_t n_columns)
+{
+    unsigned char *bytes[2] = {malloc(x->n), malloc(x->n)};
+    zero_fp8_scales_t scales[2];
+    zero_fp8_t other = *x8;
+    NEED(bytes[0] != NULL && bytes[1] != NULL);
+    NEED(cudaMalloc((void **)&other.rows, x->n) == cudaSuccess);
+    NEED(cudaMalloc((void **)&other.scales, sizeof *other.scales) == cudaSuccess);
+    NEED(t->gpu->fp8_cast(&t->gpu_ctx, &other, x->data, false, n_rows, n_columns) == ZERO_OK);
+    NEED(cudaDeviceSynchronize() == cudaSuccess);
+    const zero_fp8_t *both[2] = {x8, &other};
+    for (int i = 0; i < 2; ++i) {
+        NEED(cudaMemcpy(bytes[i], both[i]->rows, x->n, cudaMemcpyDeviceToHost) == cudaSuccess);
+        NEED(cudaMemcpy(&scales[i], both[i]->scales, sizeof scales[i], cudaMemcpyDeviceToHost) == cudaSuccess);
+    }
+    const bool same = memcmp(bytes[0], bytes[1], x->n) == 0 && memcmp(&scales[0], &scales[1], sizeof scales[0]) == 0;
+    cudaFree(other.rows), cudaFree(other.scales);
+    free(bytes[0]), free(bytes[1]);
+    return same;
+}
+
+/* What adapters take from a wide activation. flags: gradients of B; they are added, and fp32; B is transposed (then
+ * there is one part, and no gradient); x is cast, too. */
+static void check_narrow(zero_dtype_t dtype, size_t rows, size_t columns, size_t rank, int flags)
+{
+    const bool accumulate = flags & 2, transposed = flags & 8, casts = flags & 16 && dtype == ZERO_BF16;
+    const bool has_u = flags & 1 && !transposed;
+    const zero_dtype_t grad_dtype = flags & 4 ? ZERO_FP32 : dtype;
+    const size_t unit_of = casts ? 16 : flags & 32 ? 8 : 1; /* of columns */
+    columns = (columns + unit_of - 1) / unit_of * unit_of;
+    const int most_parts = columns / unit_of < ZERO_MAX_NARROW ? (int)(columns / unit_of) : ZERO_MAX_NARROW;
+    const int n_parts = transposed ? 1 : 1 + (int)random_below((size_t)most_parts);
+    rows = casts ? (rows + 15) / 16 * 16 : rows;
+    zero_model_limits_t limits = limits_of_linear(dtype, rows, columns, columns);
+    limits.narrow_width = (size_t)n_parts * rank;
+    limits.max_linear = rows * columns + rows * rank * 3; /* the CPU's fp32 copies */
+    limits.fp8 = casts;
+    tables_t t = tables_open(limits);
+    check_t c = {.n = 0};
+    snprintf(c.what, sizeof c.what, "narrow_product %s %zux%zu rank %zu, %d parts, flags %d", zero_dtype_name(dtype),
+             rows, columns, rank, n_parts, flags);
+    array_t x = array_make(rows * columns, dtype, 0, 0.0, 1.0);
+    array_t u = array_make(rows * rank * (size_t)n_parts, dtype, 0, 0.0, 1.0);
+    array_t out = array_grad_target(u.n, dtype, 0, false), b[ZERO_MAX_NARROW], db[ZERO_MAX_NARROW];
+    zero_narrow_product_t p = {.n_rows = rows,
+                               .n_columns = columns,
+                               .rank = rank,
+                               .x = x.values,
+                               .n_parts = n_parts,
+                               .transposed = transposed,
+                               .scale = 0.75f,
+                               .u = has_u ? u.values : NULL};
+    float *rout = check_output(&c, "out", &out, sum_bound(columns) + unit(dtype));
+    p.out = rout;
+    zero_narrow_part_t of_gpu[ZERO_MAX_NARROW];
+    for (size_t i = 0, first = 0; i < (size_t)n_parts; ++i) {
+        const size_t n_left = (size_t)n_parts - i, most = (columns - first) / unit_of - (n_left - 1);
+        const size_t units = transposed || random_below(2) == 0 ? most : 1 + random_below(most);
+        const size_t width = units * unit_of; /* the last part may end before x does, and gaps may be between them */
+        b[i] = array_make(width * rank, dtype, 0, 0.0, 0.2);
+        db[i] = array_grad_target(width * rank, grad_dtype, random_below(3), accumulate);
+        float *rdb = check_output(&c, "db", &db[i], sum_bound(rows) + unit(grad_dtype));
+        p.parts[i] = (zero_narrow_part_t){first, width, host_weight(&b[i]), {rdb, ZERO_FP32, accumulate}};
+        of_gpu[i] = (zero_narrow_part_t){first, width, weight_of(&b[i]), grad_of(&db[i], accumulate)};
+        first += width;
+        if (n_left > 1 && columns - first > (n_left - 1) * unit_of && random_below(4) == 0)
+            first += unit_of;
+        if (!has_u)
+            --c.n, free(rdb);
+    }
+    NEED(t.cpu->narrow_product(&t.cpu_ctx, &p) == ZERO_OK);
+    zero_fp8_t x8 = {.format = has_u ? ZERO_E5M2 : ZERO_E4M3};
+    if (casts) {
+        NEED(cudaMalloc((void **)&x8.rows, x.n) == cudaSuccess);
+        NEED(cudaMalloc((void **)&x8.scales, sizeof *x8.scales) == cudaSuccess);
+    }
+    memcpy(p.parts, of_gpu, sizeof of_gpu);
+    p.x = x.data, p.out = out.data, p.u = has_u ? u.data : NULL, p.x8 = casts ? &x8 : NULL;
+    for (int run = 0; run < 2; ++run)
+        check_run_done(&c, t.gpu->narrow_product(&t.gpu_ctx, &p));
+    if (casts && !is_cast_of(&t, &x8, &x, rows, columns)) {
+        ++n_failed;
+        printf("FAILED %s: other bytes than fp8_cast's\n", c.what);
+    }
+    check_free(&c);
+    for (int i = 0; i < n_parts; ++i)
+        array_free(&b[i]), array_free(&db[i]);
+    cudaFree(x8.rows), cudaFree(x8.scales);
+    array_free(&x), array_free(&u), array_free(&out);
+    tables_close(&t);
+}
+
+static void test_narrow(void)
+{
+    static const size_t ranks[] = {8, 16, 32, 24, 48, 3, 16, 64};
+    for (int i = 0; i < (small ? 32 : 256); ++i) {
+        const bool is_long = i % 64 == 7 && !small; /* more rows than one launch takes */
+        const size_t rows = is_long ? 16000 + random_below(2000) : random_size(700);
+        const size_t columns = is_long ? 256 : 24 + random_size(i % 4 == 0 ? 5000 : 1100);
+        check_narrow(dtypes[i % 5 == 0 ? i / 5 % 3 : 1], rows, columns, ranks[random_below(8)],
+                     (int)random_below(32) | (i % 8 == 3 ? 0 : 32));
+    }
+}
+
 /* A context in which algorithms for one size of products have been chosen, by random values. */
 typedef struct chooser {
     tables_t tables;
@@ -1964,6 +2069,7 @@ int main(int argc, char **argv)
         void (*run)(void);
     } tests[] = {{"linear", test_linear},
                  {"product", test_product},
+                 {"narrow", test_narrow},
                  {"choice", test_choice},
                  {"layernorm", test_layernorm},
                  {"rmsnorm", test_rmsnorm},

@@ -201,6 +201,78 @@ START_TEST(products_of_strided_matrices_equal_fp64)
 }
 END_TEST
 
+/* ---- Narrow products ---- */
+
+/* What adapters take from x: two parts, between and behind which are columns that count for nothing; or all of x with a
+ * transposed matrix. */
+static void check_narrow(int isa, bool transposed, bool has_u, bool accumulate, zero_dtype_t dtype)
+{
+    enum { ROWS = 53, COLUMNS = 131, RANK = 7, MOST = 2 };
+    static const size_t first[] = {3, 70}, width[] = {64, 37};
+    const int n_parts = transposed ? 1 : MOST;
+    fixture_t f;
+    zero_model_limits_t limits = limits_of((shape_t){ROWS, COLUMNS, COLUMNS}, dtype);
+    limits.narrow_width = MOST * RANK;
+    if (!fixture_open(&f, isa, &limits))
+        return;
+    array_t x = array_normal(ROWS * COLUMNS, ZERO_FP32, 0.0, 1.0, 31);
+    array_t u = array_normal((size_t)(ROWS * n_parts * RANK), ZERO_FP32, 0.0, 1.0, 32),
+            out = array_poison(u.n, ZERO_FP32);
+    array_t b[MOST], db[MOST];
+    zero_narrow_product_t product = {.n_rows = ROWS,
+                                     .n_columns = COLUMNS,
+                                     .rank = RANK,
+                                     .x = x.data,
+                                     .n_parts = n_parts,
+                                     .transposed = transposed,
+                                     .scale = 0.75f,
+                                     .out = out.data,
+                                     .u = has_u ? u.data : NULL};
+    double *want = fixture_doubles(out.n), *want_db[MOST];
+    for (int i = 0; i < n_parts; ++i) {
+        const size_t begin = transposed ? 0 : first[i], n = transposed ? COLUMNS : width[i];
+        b[i] = array_normal(n * RANK, dtype, 0.0, 0.2, 33 + (uint64_t)i);
+        db[i] = array_normal(n * RANK, dtype, 0.0, 1.0, 35 + (uint64_t)i);
+        want_db[i] = fixture_doubles(db[i].n);
+        product.parts[i] = (zero_narrow_part_t){begin, n, array_weight(&b[i]), array_grad(&db[i], accumulate)};
+        for (size_t r = 0; r < RANK; ++r) {
+            const size_t at = (size_t)i * RANK + r, apart = (size_t)n_parts * RANK;
+            for (size_t row = 0; row < ROWS; ++row) {
+                double sum = 0.0;
+                for (size_t c = 0; c < n; ++c)
+                    sum += x.values[row * COLUMNS + begin + c] * b[i].values[transposed ? r * n + c : c * RANK + r];
+                want[row * apart + at] = 0.75 * sum;
+            }
+            for (size_t c = 0; c < n; ++c) {
+                double sum = accumulate || !has_u ? db[i].values[c * RANK + r] : 0.0;
+                for (size_t row = 0; row < ROWS && has_u; ++row)
+                    sum += x.values[row * COLUMNS + begin + c] * u.values[row * apart + at];
+                want_db[i][c * RANK + r] = sum;
+            }
+        }
+    }
+    ck_assert_int_eq(f.kernels->narrow_product(&f.ctx, &product), ZERO_OK);
+    array_expect(&out, want, sum_bound(COLUMNS), "out");
+    for (int i = 0; i < n_parts; ++i) {
+        array_expect(&db[i], want_db[i], sum_bound(ROWS) + fixture_unit(dtype), "db");
+        free(want_db[i]);
+        array_free(&b[i]), array_free(&db[i]);
+    }
+    free(want);
+    array_free(&x), array_free(&u), array_free(&out);
+    fixture_close(&f);
+}
+
+START_TEST(narrow_products_equal_fp64)
+{
+    for (size_t d = 0; d < FIXTURE_N_DTYPES; ++d) {
+        check_narrow(_i, true, false, false, fixture_dtypes[d]);
+        for (int flags = 0; flags < 4; ++flags)
+            check_narrow(_i, false, flags & 1, flags & 2, fixture_dtypes[d]);
+    }
+}
+END_TEST
+
 /* ---- Numbers of threads ---- */
 
 typedef struct products {
@@ -387,6 +459,7 @@ static void add_tests(TCase *tests)
     tcase_add_loop_test(tests, input_gradient_equals_fp64, 0, FIXTURE_N_ISAS);
     tcase_add_loop_test(tests, weight_and_bias_gradients_equal_fp64, 0, FIXTURE_N_ISAS);
     tcase_add_loop_test(tests, products_of_strided_matrices_equal_fp64, 0, FIXTURE_N_ISAS);
+    tcase_add_loop_test(tests, narrow_products_equal_fp64, 0, FIXTURE_N_ISAS);
     tcase_add_loop_test(tests, weight_gradient_without_bias_touches_nothing_else, 0, FIXTURE_N_ISAS);
     tcase_add_loop_test(tests, workspace_too_small_is_refused, 0, FIXTURE_N_ISAS);
     tcase_add_loop_test(tests, matrix_products_allocate_nothing, 0, FIXTURE_N_ISAS);

@@ -98,6 +98,7 @@ zero_status_t zero_cuda_linear_backward_weight(zero_model_context_t *ctx, zero_g
                                                zero_linear_layout_t layout, zero_grad_t dbias, const void *x,
                                                const void *dy, size_t n_rows, size_t n_in, size_t n_out);
 zero_status_t zero_cuda_product(zero_model_context_t *ctx, const zero_product_t *product);
+zero_status_t zero_cuda_narrow_product(zero_model_context_t *ctx, const zero_narrow_product_t *product);
 zero_status_t zero_cuda_sum_columns(zero_model_context_t *ctx, zero_grad_t sums, const void *x, size_t n_rows,
                                     size_t n_columns);
 

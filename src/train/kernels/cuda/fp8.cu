@@ -7,7 +7,7 @@
  */
 #include <cuda_fp8.h>
 
-#include "kernels/float_bits.h"
+#include "train/kernels/cuda/cast.cuh"
 #include "train/kernels/cuda/launch.h"
 #include "train/kernels/cuda/maximum.cuh"
 
@@ -53,16 +53,6 @@ extern "C" cudaError_t zero_launch_fp8_absmax(cudaStream_t stream, uint32_t *abs
 
 /* ---- What a tile is made of: `load` gets 8 elements of a row, `bytes` turns them into 8 bytes ---- */
 
-template <zero_fp8_format_t FORMAT> static __device__ __forceinline__ uint32_t cast_pair(float low, float high)
-{
-#if __CUDA_ARCH__ >= 890
-    return __nv_cvt_float2_to_fp8x2(make_float2(low, high), __NV_SATFINITE,
-                                    FORMAT == ZERO_E4M3 ? __NV_E4M3 : __NV_E5M2);
-#else
-    return zero_fp8_of_float(FORMAT, low) | (uint32_t)zero_fp8_of_float(FORMAT, high) << 8;
-#endif
-}
-
 template <zero_fp8_format_t FORMAT> struct cast_source {
     typedef uint4 loaded;
     const __nv_bfloat16 *x;
@@ -83,15 +73,9 @@ template <zero_fp8_format_t FORMAT> struct cast_source {
     {
         return *reinterpret_cast<const uint4 *>(x + at);
     }
-    __device__ __forceinline__ uint32_t word(uint32_t first, uint32_t second) const
-    {
-        typedef zero_pair<__nv_bfloat16> pair;
-        return cast_pair<FORMAT>(pair::low(first) * scale, pair::high(first) * scale) |
-               cast_pair<FORMAT>(pair::low(second) * scale, pair::high(second) * scale) << 16;
-    }
     __device__ __forceinline__ uint2 bytes(uint4 pack) const
     {
-        return make_uint2(word(pack.x, pack.y), word(pack.z, pack.w));
+        return zero_cast_octet<FORMAT>(pack, scale);
     }
 };
 

@@ -405,6 +405,7 @@ static const zero_model_kernels_t table = {
     .linear_backward_input = zero_cuda_linear_backward_input,
     .linear_backward_weight = zero_cuda_linear_backward_weight,
     .product = zero_cuda_product,
+    .narrow_product = zero_cuda_narrow_product,
     .sum_columns = zero_cuda_sum_columns,
     .fp8_is_available = zero_cuda_fp8_is_available,
     .fp8_cast = zero_cuda_fp8_cast,

@@ -9,6 +9,7 @@
 #define ZERO_MODEL_LAUNCH_H
 
 #include <cuda_runtime_api.h>
+#include <stdbool.h>
 
 #include "train/kernels/kernels.h"
 
@@ -35,6 +36,29 @@ typedef struct zero_fingerprint {
 /* Sets *fingerprint, in device memory, to that of x[n_rows, n_columns], whose rows have stride ld. */
 cudaError_t zero_launch_fingerprint(cudaStream_t stream, zero_dtype_t dtype, zero_fingerprint_t *fingerprint,
                                     const void *x, size_t n_rows, size_t n_columns, size_t ld);
+
+/* ---- narrow.cu ---- */
+
+#define ZERO_NARROW_COLUMNS 1024 /* of x, that a block takes */
+#define ZERO_NARROW_ROWS 16384   /* of one launch */
+/* Returns the most ranges of rows that sums over rows are taken of. */
+static inline size_t zero_narrow_slices(size_t n_columns, size_t rank)
+{
+    size_t most = ((size_t)32 << 20) / (n_columns * rank * sizeof(float));
+    return most > 40 ? 40 : most < 1 ? 1 : most;
+}
+/* Returns how many floats of scratch a product needs, of n_parts parts. */
+static inline size_t zero_narrow_scratch(size_t n_rows, size_t n_columns, size_t rank, size_t n_parts, bool has_u)
+{
+    size_t rows = n_rows < ZERO_NARROW_ROWS ? n_rows : ZERO_NARROW_ROWS;
+    size_t groups = n_columns / ZERO_NARROW_COLUMNS + n_parts;
+    return (1 + (has_u ? zero_narrow_slices(n_columns, rank) : 0)) * n_columns * rank + groups * rows * rank;
+}
+/* Returns whether zero_launch_narrow computes this product, of bf16: not one without u and x8, for which cuBLASLt is as
+ * fast. */
+bool zero_narrow_takes(const zero_narrow_product_t *product);
+/* Casts, too, if the product has an x8, whose maximum is known. scratch: zero_narrow_scratch, aligned to 16 bytes. */
+cudaError_t zero_launch_narrow(cudaStream_t stream, const zero_narrow_product_t *product, float *scratch);
 
 /* ---- column_sum.cu ---- */
 
