@@ -561,6 +561,7 @@ static void check_narrow(zero_dtype_t dtype, size_t rows, size_t columns, size_t
     tables_close(&t);
 }
 
+/* small: only what our own kernel computes, since racecheck fails in cuBLASLt's. */
 static void test_narrow(void)
 {
     static const size_t ranks[] = {8, 16, 32, 24, 48, 3, 16, 64};
@@ -568,8 +569,12 @@ static void test_narrow(void)
         const bool is_long = i % 64 == 7 && !small; /* more rows than one launch takes */
         const size_t rows = is_long ? 16000 + random_below(2000) : random_size(700);
         const size_t columns = is_long ? 256 : 24 + random_size(i % 4 == 0 ? 5000 : 1100);
-        check_narrow(dtypes[i % 5 == 0 ? i / 5 % 3 : 1], rows, columns, ranks[random_below(8)],
-                     (int)random_below(32) | (i % 8 == 3 ? 0 : 32));
+        const int flags = (int)random_below(32) | (i % 8 == 3 ? 0 : 32);
+        if (small)
+            check_narrow(ZERO_BF16, rows, columns, ranks[i % (i % 2 == 0 ? 5 : 3)],
+                         i % 2 == 0 ? flags | 56 : (flags & ~8) | 33);
+        else
+            check_narrow(dtypes[i % 5 == 0 ? i / 5 % 3 : 1], rows, columns, ranks[random_below(8)], flags);
     }
 }
 

@@ -151,6 +151,25 @@ template <int RANK> static __device__ __forceinline__ void add_warps(float *out,
     }
 }
 
+/* Writes the block's x^T u. */
+template <int RANK>
+static __device__ __forceinline__ void store_slices(const call_t &call, const part_t &part, size_t first_column,
+                                                    int warp, int g, int t, const float (&db)[STEPS][RANK / 8][4])
+{
+#pragma unroll
+    for (int k = 0; k < STEPS; ++k)
+#pragma unroll
+        for (int below = 0; below < 2; ++below) {
+            const size_t column = first_column + (size_t)((warp * STEPS + k) * 16 + g + below * 8);
+            float *to = call.slices + ((size_t)blockIdx.y * call.n_columns + part.first + column) * RANK + 2 * t;
+            if (column >= part.width)
+                continue;
+#pragma unroll
+            for (int n = 0; n < RANK / 8; ++n)
+                *reinterpret_cast<float2 *>(to + n * 8) = make_float2(db[k][n][2 * below], db[k][n][2 * below + 1]);
+        }
+}
+
 template <int RANK, bool HAS_U, int FORMAT>
 static __global__ void __launch_bounds__(THREADS, 1) narrow_multiply(const __grid_constant__ call_t call)
 {
@@ -255,20 +274,8 @@ static __global__ void __launch_bounds__(THREADS, 1) narrow_multiply(const __gri
     if (end > begin)
         add_warps<RANK>(out + (end - 1) * ROWS * RANK, sums + (half ^ 1) * sums_elems<RANK>,
                         (int)min(call.n_rows - (end - 1) * ROWS, (size_t)ROWS));
-    if (!HAS_U)
-        return;
-#pragma unroll
-    for (int k = 0; k < STEPS; ++k)
-#pragma unroll
-        for (int n = 0; n < N; ++n)
-#pragma unroll
-            for (int below = 0; below < 2; ++below) {
-                const size_t column = first_column + (size_t)((warp * STEPS + k) * 16 + g + below * 8);
-                if (column < part.width)
-                    *reinterpret_cast<float2 *>(
-                        call.slices + ((size_t)blockIdx.y * call.n_columns + part.first + column) * RANK + n * 8 +
-                        2 * t) = make_float2(db[k][n][2 * below], db[k][n][2 * below + 1]);
-            }
+    if constexpr (HAS_U)
+        store_slices<RANK>(call, part, first_column, warp, g, t, db);
 }
 
 /* Adds n arrays of four, `stride` floats apart. */
