@@ -194,12 +194,12 @@ static const measured_t measured[] = {
     /* 70B with updates in backward, on four GPUs. */
     {13765, LLAMA_70B, 4, 4, .stage = 3, .recompute = RECOMPUTE_FULL, .light = 21, .none = 1, .offload = 1.0,
      .in_8_bits = true, .in_backward = true},
-    /* Half of its layers on two GPUs, with twice the sequences; parameters and half of the blocks' inputs in host memory,
-     * too. */
+    /* Half of its layers on two GPUs, with twice the sequences; parameters and half of the blocks' inputs in host
+     * memory, too. */
     {14199.7, LLAMA_HALF_70B, 8, 2, .stage = 3, .recompute = RECOMPUTE_FULL, .light = 9, .offload = 1.0,
      .in_8_bits = true, .in_backward = true},
-    {13774.1, LLAMA_HALF_70B, 8, 2, .stage = 3, .recompute = RECOMPUTE_FULL, .light = 17, .offload = 1.0,
-     .params = 1.0, .in_8_bits = true, .in_backward = true},
+    {13774.1, LLAMA_HALF_70B, 8, 2, .stage = 3, .recompute = RECOMPUTE_FULL, .light = 17, .offload = 1.0, .params = 1.0,
+     .in_8_bits = true, .in_backward = true},
     /* Parameters and sums of gradients in host memory, too. */
     {6057.2, LLAMA_8B, 2, 1, .stage = 3, .recompute = RECOMPUTE_FULL, .offload = 1.0, .params = 1.0, .sums = true,
      .in_8_bits = true, .micro_steps = 4, .update = ZERO_OFFLOAD_UPDATE_DEVICE},
