@@ -10,7 +10,7 @@
 #ifndef ZERO_WGMMA_CUH
 #define ZERO_WGMMA_CUH
 
-#include "train/kernels/attention/mma.cuh"
+#include "train/kernels/cuda/mma.cuh"
 
 /* Only machine code for Hopper itself has these instructions, no PTX that later GPUs run. */
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL

@@ -8,10 +8,10 @@
  */
 #include <cuda_fp8.h>
 
-#include "train/kernels/attention/mma.cuh"
 #include "train/kernels/common.h"
 #include "train/kernels/cuda/cast.cuh"
 #include "train/kernels/cuda/launch.h"
+#include "train/kernels/cuda/mma.cuh"
 
 #define WARPS 16
 #define THREADS (WARPS * ZERO_WARP)
