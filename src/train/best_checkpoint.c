@@ -19,11 +19,6 @@
 /* What libzero calls a checkpoint that it is about to remove: zero_save_prepare removes what has such a name. */
 #define REMOVED_PREFIX "tmp."
 
-void best_checkpoint_directory(const checkpoint_options_t *options, char path[BEST_MAX_PATH])
-{
-    snprintf(path, BEST_MAX_PATH, "%s/best", options->dir);
-}
-
 /* ---- finding ---- */
 
 /* A checkpoint and its loss. */
@@ -49,7 +44,7 @@ static measured_t read_directory(const options_t *options, const data_identity_t
     char directory[BEST_MAX_PATH], name[NEWEST_STEP_BYTES], path[BEST_MAX_PATH + 64];
     if (!options->checkpoint.dir[0])
         return (measured_t){0};
-    best_checkpoint_directory(&options->checkpoint, directory);
+    best_directory(options->checkpoint.dir, directory);
     const int64_t step = newest_step(directory);
     newest_step_name(step, name);
     snprintf(path, sizeof path, "%s/%s/state.json", directory, name);
@@ -94,7 +89,7 @@ zero_status_t best_checkpoint_find(const options_t *options, zero_comm_t *comm, 
 void best_checkpoint_report(const best_checkpoint_t *best, const options_t *options)
 {
     char directory[BEST_MAX_PATH];
-    best_checkpoint_directory(&options->checkpoint, directory);
+    best_directory(options->checkpoint.dir, directory);
     if (best->other_step > 0)
         report("%s has step %" PRId64 " of another run, or one that this run makes again: this run's first save "
                "removes it; to keep it, move it away",
@@ -170,7 +165,7 @@ zero_status_t best_checkpoint_remove_other(best_checkpoint_t *best, const option
     if (best->other_step == 0)
         return ZERO_OK;
     best->other_step = 0;
-    best_checkpoint_directory(&options->checkpoint, directory);
+    best_directory(options->checkpoint.dir, directory);
     if (zero_comm_rank(comm) == 0)
         mark_as_removed(directory);
     const zero_status_t status = zero_save_prepare(comm, directory); /* has said what failed */

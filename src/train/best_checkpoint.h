@@ -12,8 +12,6 @@
 #include "train/data/data_identity.h"
 #include "train/options/options.h"
 
-#define BEST_MAX_PATH (OPTIONS_MAX_PATH + 8)
-
 /* The same on all ranks. */
 typedef struct best_checkpoint {
     data_identity_t val;         /* what this run's losses are of */
@@ -26,8 +24,6 @@ typedef struct best_checkpoint {
     int64_t other_step;          /* of another run's checkpoint in dir/best; 0: there is none */
 } best_checkpoint_t;
 
-/* Writes the path of dir/best. */
-void best_checkpoint_directory(const checkpoint_options_t *options, char path[BEST_MAX_PATH]);
 /* Finds the lowest loss so far and what dir/best has. state: of the checkpoint that is resumed; NULL: none. One of an
  * older version does not say which was the best: then it is what dir/best has. val: of this run. [collective] */
 zero_status_t best_checkpoint_find(const options_t *options, zero_comm_t *comm, const json_t *state,

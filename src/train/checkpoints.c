@@ -105,7 +105,7 @@ static zero_status_t open_newest(checkpoints_t *checkpoints)
                                      &checkpoints->resumed);
     }
     char best[BEST_MAX_PATH];
-    best_checkpoint_directory(&o->checkpoint, best);
+    best_directory(o->checkpoint.dir, best);
     const char *directory = found.is_best ? best : o->checkpoint.dir[0] ? o->checkpoint.dir : o->checkpoint.memory_dir;
     return zero_checkpoint_open(checkpoints->comm, directory, &checkpoints->resumed);
 }
@@ -145,7 +145,7 @@ static zero_status_t check_earlier_run(const options_t *options, zero_comm_t *co
     if (zero_comm_rank(comm) == 0)
         step = newest_step(directory);
     ZERO_TRY(zero_comm_broadcast(comm, &step, sizeof step, 0));
-    best_checkpoint_directory(&options->checkpoint, best);
+    best_directory(options->checkpoint.dir, best);
     if (step == 0) { /* a run may have been killed when it had only a best one */
         directory = best;
         if (zero_comm_rank(comm) == 0)
@@ -216,7 +216,7 @@ zero_status_t checkpoints_prepare(const checkpoints_t *checkpoints, const zero_m
         ZERO_TRY(zero_save_prepare(checkpoints->comm, o->checkpoint.dir));
     if (o->checkpoint.best) {
         char directory[BEST_MAX_PATH];
-        best_checkpoint_directory(&o->checkpoint, directory);
+        best_directory(o->checkpoint.dir, directory);
         ZERO_TRY(zero_save_prepare(checkpoints->comm, directory));
     }
     if (o->checkpoint.memory_every == 0)
@@ -427,7 +427,7 @@ static zero_status_t save_best(checkpoints_t *checkpoints, zero_engine_t *engine
     char directory[BEST_MAX_PATH];
     if (!checkpoints->best.is_due)
         return ZERO_OK;
-    best_checkpoint_directory(&checkpoints->options->checkpoint, directory);
+    best_directory(checkpoints->options->checkpoint.dir, directory);
     ZERO_TRY(finish_after(checkpoints, step));
     ZERO_TRY(begin_in(checkpoints, engine, step, directory, 1, false));
     zero_status_t status = zero_save_end(checkpoints->save);

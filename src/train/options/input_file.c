@@ -137,12 +137,17 @@ int64_t newest_step(const char *directory)
     return step > 0 ? step : linked;
 }
 
+void best_directory(const char *directory, char path[BEST_MAX_PATH])
+{
+    snprintf(path, BEST_MAX_PATH, "%s/best", directory);
+}
+
 int64_t newest_step_of_run(const char *directory, bool *is_best)
 {
-    char best[PATH_MAX];
+    char best[BEST_MAX_PATH];
     const int64_t step = newest_step(directory);
-    const bool fits = snprintf(best, sizeof best, "%s/best", directory) < (int)sizeof best;
-    const int64_t best_step = step == 0 && directory[0] && fits ? newest_step(best) : 0;
+    best_directory(directory, best);
+    const int64_t best_step = step == 0 && directory[0] ? newest_step(best) : 0;
     *is_best = best_step > 0 && best_step < INT64_MAX;
     return *is_best ? best_step : step;
 }

@@ -5,6 +5,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+#include "train/options/options.h"
 #include "zero.h"
 
 /* Texts around the reason why a file cannot be read: "<before>cannot read 'PATH': why<after>". */
@@ -25,6 +26,10 @@ bool input_file_is_there(const char *path);
  * names is gone, the highest step. */
 
 #define NEWEST_STEP_BYTES 32 /* of "step-00000020" */
+
+#define BEST_MAX_PATH (OPTIONS_MAX_PATH + 8)
+/* Writes where a run whose checkpoints are in `directory` keeps the best of them. */
+void best_directory(const char *directory, char path[BEST_MAX_PATH]);
 
 /* Returns the step; 0: there is none. INT64_MAX: `latest` is there and no link to a step, which zero_checkpoint_open
  * reports. */

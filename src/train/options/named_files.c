@@ -216,11 +216,11 @@ static zero_status_t check_separate(const options_t *o, const named_file_t *writ
  * disk are. */
 static zero_status_t check_memory_dir(const checkpoint_options_t *o)
 {
-    char best[OPTIONS_MAX_PATH + 8];
+    char best[BEST_MAX_PATH];
     named_file_t memory, other;
     if (o->memory_every == 0 || !o->dir[0])
         return ZERO_OK;
-    snprintf(best, sizeof best, "%s/best", o->dir);
+    best_directory(o->dir, best);
     find_file("[checkpoint] memory_dir", o->memory_dir, &memory);
     const char *const others[] = {o->dir, o->best ? best : o->dir};
     for (int i = 0; i < 2; i++) {
@@ -251,12 +251,12 @@ static bool may_be_replaced(const char *model, const char *directory)
 static zero_status_t check_base(const options_t *o)
 {
     const checkpoint_options_t *c = &o->checkpoint;
-    char best[OPTIONS_MAX_PATH + 8];
+    char best[BEST_MAX_PATH];
     named_file_t model;
     if (o->lora.rank == 0 || options_init_is_random(o->model.init))
         return ZERO_OK;
     find_file("[model] init", o->model.init, &model);
-    snprintf(best, sizeof best, "%s/best", c->dir);
+    best_directory(c->dir, best);
     const struct {
         const char *key, *path;
         bool is_used;

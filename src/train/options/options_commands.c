@@ -166,16 +166,18 @@ static void choose_forward(options_t *options)
 static zero_status_t choose_weights(options_t *options)
 {
     bool is_best = false;
+    char best[BEST_MAX_PATH];
     const bool is_named = options->resume_dir[0] || options->adapter_dir[0];
     const bool is_trained = !is_named && newest_step_of_run(options->checkpoint.dir, &is_best) > 0;
     if (options->resume_dir[0])
         set_text(options->model.init, options->resume_dir);
-    else if (is_trained)
+    else if (is_trained && !is_best)
         set_text(options->model.init, options->checkpoint.dir);
-    if (is_best && strlen(options->model.init) + strlen("/best") >= sizeof options->model.init)
+    best_directory(options->checkpoint.dir, best);
+    if (is_best && strlen(best) >= sizeof options->model.init)
         return report_error(ZERO_ERROR_USAGE, "evaluate: [checkpoint] dir: its path is too long: use a shorter one");
     if (is_best)
-        strcat(options->model.init, "/best");
+        set_text(options->model.init, best);
     if (options->adapter_dir[0])
         set_text(options->lora.init, options->adapter_dir);
     else if (options->resume_dir[0] || is_trained)
