@@ -740,7 +740,8 @@ ZERO_API zero_status_t zero_device_find_usage(const zero_device_t *device, zero_
  */
 
 /* Lets `unit` use a tensor that an earlier unit owns (tied embeddings). Acquiring `unit` then also makes the owner's
- * parameters resident, and the tensor's gradient is summed over all units that use it before it is reduced. */
+ * parameters resident, and the tensor's gradient is summed over all units that use it before it is reduced. The owner's
+ * other tensors have no gradient there (zero_grad's data is NULL) unless a later unit shares them. */
 ZERO_API zero_status_t zero_model_share_tensor(zero_model_t *model, zero_unit_t unit, zero_tensor_t tensor);
 /* Says whether the backward pass of `unit` reads the parameters that the unit owns; by default it does. Use false for
  * an embedding, whose backward only writes gradients: zero_acquire then gathers none of the unit's own parameters in

@@ -99,14 +99,16 @@ zero_grad_t zero_grad(const zero_engine_t *engine, zero_tensor_t tensor)
     const zero_context_t *context = &engine->context;
     const zero_progress_t *progress = &context->progress;
     const zero_tensor_decl_t *decl = &context->model->tensors[tensor];
+    const zero_unit_t unit = zero_order_unit(progress->position, context->model->n_units);
     unsigned char *flat;
-    if (decl->frozen)
+    if (decl->frozen ||
+        unit > decl->last_user) /* of an owner that the unit shares another tensor of: it would be lost */
         return grad;
     if (zero_gradients_address(engine->gradients, decl->owner, &flat) != ZERO_OK)
         return grad;
     grad.data = flat + context->layout.tensor_offsets[tensor] * zero_dtype_size(grad.dtype);
     /* Backward comes to the last user first, which overwrites; the others add. */
-    bool was_begun = zero_order_unit(progress->position, context->model->n_units) != decl->last_user;
+    bool was_begun = unit != decl->last_user;
     grad.accumulate = was_begun || (context->plan.stage.accumulate_locally && progress->micro_step > 0);
     return grad;
 }

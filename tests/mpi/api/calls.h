@@ -86,7 +86,7 @@ typedef struct record {
 typedef struct declared {
     zero_model_t *model;
     int n_units, n_tensors;
-    zero_unit_t owner[MAX_TENSORS];
+    zero_unit_t owner[MAX_TENSORS], last_user[MAX_TENSORS];
     uint64_t n_elems[MAX_TENSORS];
     bool in_fp8[MAX_TENSORS];
     bool uses[MAX_UNITS][MAX_UNITS]; /* the second's tensors, all of them: its own, or since it shares one */

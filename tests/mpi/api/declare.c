@@ -83,13 +83,13 @@ static void add_tensor(declared_t *d)
     }
     EXPECT(tensor == d->n_tensors, "tensor %d", tensor);
     d->has_tensor_name[n] = true;
-    d->owner[tensor] = unit;
+    d->owner[tensor] = d->last_user[tensor] = unit;
     d->n_elems[tensor] = n_elems;
     d->in_fp8[tensor] = desc.fp8;
     d->n_tensors++;
 }
 
-/* A unit that shares a tensor has all that its owner has resident. */
+/* A unit that shares a tensor has all that its owner has resident, but no gradients of what it does not use. */
 static void share_tensor(declared_t *d)
 {
     zero_unit_t unit = any(MAX_UNITS + 2) - 1;
@@ -99,8 +99,10 @@ static void share_tensor(declared_t *d)
     note(CALL_model_share_tensor, "%d by %d", tensor, unit);
     zero_status_t status = zero_model_share_tensor(is_null ? NULL : d->model, unit, tensor);
     judge(CALL_model_share_tensor, status, expected(wrong, false));
-    if (status == ZERO_OK)
-        d->uses[unit][d->owner[tensor]] = true;
+    if (status != ZERO_OK)
+        return;
+    d->uses[unit][d->owner[tensor]] = true;
+    d->last_user[tensor] = unit > d->last_user[tensor] ? unit : d->last_user[tensor];
 }
 
 /* A unit that is sharded in backward has its gradients there and not its parameters. */

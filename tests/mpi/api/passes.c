@@ -39,7 +39,8 @@ void check_pointers(const session_t *s)
         EXPECT((zero_param(s->engine, t) != NULL) == (is_read && !is_gathered_in_fp8), "parameter of tensor %d", t);
         EXPECT((zero_param_fp8(s->engine, t).data != NULL) == (is_read && is_gathered_in_fp8),
                "parameter of tensor %d in fp8", t);
-        EXPECT((zero_grad(s->engine, t).data != NULL) == (in_use && is_backward(s)), "gradient of tensor %d", t);
+        EXPECT((zero_grad(s->engine, t).data != NULL) == (in_use && is_backward(s) && unit_now(s) <= d->last_user[t]),
+               "gradient of tensor %d", t);
     }
 }
 

@@ -126,6 +126,43 @@ START_TEST(calls_out_of_order_are_errors_on_the_spot)
 }
 END_TEST
 
+/* The owner's backward would overwrite what such a unit adds. */
+START_TEST(a_unit_has_no_gradient_of_a_tensor_that_it_does_not_share)
+{
+    fixture_t f = fixture_create(1);
+    const char *const names[] = {"shared", "not shared"};
+    zero_unit_t owner, user;
+    zero_tensor_t tensors[2];
+    zero_config_t config = zero_config_default();
+    config.stage = _i;
+    zero_engine_destroy(f.engine);
+    ck_assert_int_eq(zero_model_add_unit(f.model, "owner", &owner), ZERO_OK);
+    for (int t = 0; t < 2; t++)
+        ck_assert_int_eq(zero_model_add_tensor(f.model, owner,
+                                               &(zero_tensor_desc_t){.name = names[t], .n_dims = 1, .shape = {5}},
+                                               &tensors[t]),
+                         ZERO_OK);
+    ck_assert_int_eq(zero_model_add_unit(f.model, "user", &user), ZERO_OK);
+    ck_assert_int_eq(zero_model_share_tensor(f.model, user, tensors[0]), ZERO_OK);
+    ck_assert_int_eq(zero_engine_create(f.comm, f.device, f.model, &config, &f.engine), ZERO_OK);
+    ck_assert_int_eq(zero_init_parameters(f.engine), ZERO_OK);
+    ck_assert_int_eq(zero_begin(f.engine, ZERO_PASS_TRAIN, NULL), ZERO_OK);
+    for (zero_unit_t u = 0; u <= user; u++) {
+        ck_assert_int_eq(zero_acquire(f.engine, u, NULL), ZERO_OK);
+        ck_assert_int_eq(zero_release(f.engine, u, NULL), ZERO_OK);
+    }
+    ck_assert_int_eq(zero_acquire(f.engine, user, NULL), ZERO_OK);
+    ck_assert_ptr_nonnull(zero_grad(f.engine, tensors[0]).data);
+    ck_assert_ptr_null(zero_grad(f.engine, tensors[1]).data);
+    memset(zero_grad(f.engine, tensors[0]).data, 0, 5 * sizeof(uint16_t));
+    ck_assert_int_eq(zero_grad_ready(f.engine, user, NULL), ZERO_OK);
+    ck_assert_int_eq(zero_acquire(f.engine, owner, NULL), ZERO_OK);
+    ck_assert(zero_grad(f.engine, tensors[0]).accumulate && !zero_grad(f.engine, tensors[1]).accumulate);
+    ck_assert_ptr_nonnull(zero_grad(f.engine, tensors[1]).data);
+    fixture_destroy(&f);
+}
+END_TEST
+
 START_TEST(two_steps_may_be_unwaited_and_results_come_in_order)
 {
     fixture_t f = fixture_create(1);
@@ -393,6 +430,7 @@ static Suite *suite(void)
     TCase *one = tcase_create("one rank");
     tcase_set_timeout(one, 60);
     tcase_add_test(one, calls_out_of_order_are_errors_on_the_spot);
+    tcase_add_loop_test(one, a_unit_has_no_gradient_of_a_tensor_that_it_does_not_share, 0, 4);
     tcase_add_test(one, two_steps_may_be_unwaited_and_results_come_in_order);
     tcase_add_test(one, a_learning_rate_that_is_not_finite_reaches_no_weight);
     tcase_add_test(one, weights_cannot_be_initialized_during_a_step);
