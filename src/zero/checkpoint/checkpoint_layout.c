@@ -36,7 +36,7 @@ typedef struct builder {
     uint64_t *data_bytes;
 } builder_t;
 
-/* Appends an array to a file. Returns false without memory, or if the tensor's name is not UTF-8. */
+/* Appends an array to a file. Returns false without memory. */
 static bool append(builder_t *b, int file, zero_tensor_t t, zero_kept_t kept)
 {
     const zero_tensor_decl_t *tensor = &b->model->tensors[t];
@@ -71,7 +71,7 @@ static bool add_files(builder_t *b, int kind, int *n_files)
             const bool is_full = file >= first && b->data_bytes[file] > 0 &&
                                  b->data_bytes[file] + n_bytes > b->max_bytes && !is_adapters(b->layout, kind);
             if (file < first || is_full) {
-                b->headers[++file] = json_pack("{s:{s:s}}", "__metadata__", "format", "pt");
+                b->headers[++file] = json_pack("{s:{s:s}}", ZERO_SAFETENSORS_METADATA, "format", "pt");
                 b->data_bytes[file] = 0;
             }
             if (!append(b, file, t, (zero_kept_t)kept))
@@ -124,14 +124,28 @@ static bool build(builder_t *b)
     return true;
 }
 
+/* Returns whether all of a tensor's arrays can be read back under their names. */
+static bool can_be_read_back(const zero_tensor_decl_t *tensor)
+{
+    char name[ZERO_MAX_NAME + 16];
+    for (int kept = 0; kept < ZERO_N_KEPT; kept++) {
+        snprintf(name, sizeof name, "%s%s", tensor->name, zero_kept_suffixes[kept]);
+        if (!zero_safetensors_name_is_safe(name))
+            return false;
+    }
+    json_t *text = json_string(tensor->name); /* NULL: not UTF-8 */
+    json_decref(text);
+    return text && strcmp(tensor->name, ZERO_SAFETENSORS_METADATA) != 0;
+}
+
 static zero_status_t check_names(const zero_model_t *model)
 {
     for (zero_tensor_t t = 0; t < model->n_tensors; t++)
-        if (!zero_safetensors_name_is_safe(model->tensors[t].name))
+        if (!can_be_read_back(&model->tensors[t]))
             return zero_fail_collective(
                 ZERO_ERROR_ARGUMENT,
-                "tensor %d, '%s', cannot be saved: a name with '/', '..' or a control character "
-                "cannot be read back",
+                "tensor %d, '%s', cannot be saved: a name with '/', '..', a '.' at its end, a control character or "
+                "what is not UTF-8 cannot be read back, nor can " ZERO_SAFETENSORS_METADATA,
                 t, model->tensors[t].name);
     return ZERO_OK;
 }
@@ -160,8 +174,7 @@ zero_status_t zero_checkpoint_layout_create(const zero_model_t *model, zero_dtyp
     free(b.data_bytes);
     if (!built) {
         zero_checkpoint_layout_destroy(&made);
-        return zero_fail(ZERO_ERROR_MEMORY, "no memory to lay out a checkpoint of %d tensors, or a name is not UTF-8",
-                         model->n_tensors);
+        return zero_fail(ZERO_ERROR_MEMORY, "no memory to lay out a checkpoint of %d tensors", model->n_tensors);
     }
     *layout = made;
     return ZERO_OK;

@@ -172,7 +172,8 @@ static zero_status_t check_metadata(const zero_safetensors_t *file, json_t *meta
     bool good = json_is_object(metadata);
     json_object_foreach(metadata, key, value) good = good && json_is_string(value);
     if (!good)
-        return zero_fail(ZERO_ERROR_FORMAT, "'%s': __metadata__ has a value that is not a string", file->path);
+        return zero_fail(ZERO_ERROR_FORMAT, "'%s': " ZERO_SAFETENSORS_METADATA " has a value that is not a string",
+                         file->path);
     return ZERO_OK;
 }
 
@@ -184,7 +185,7 @@ static zero_status_t parse_tensors(zero_safetensors_t *file)
     if (!file->tensors)
         return zero_fail(ZERO_ERROR_MEMORY, "no memory for the %zu tensors of '%s'", json_object_size(file->header),
                          file->path);
-    json_object_foreach(file->header, name, value) if (strcmp(name, "__metadata__") == 0)
+    json_object_foreach(file->header, name, value) if (strcmp(name, ZERO_SAFETENSORS_METADATA) == 0)
         ZERO_TRY(check_metadata(file, value));
     else ZERO_TRY(parse_tensor(file, name, value, &file->tensors[file->n_tensors++]));
     return ZERO_OK;

@@ -16,6 +16,7 @@
 #include "base/names.h"
 
 #define ZERO_SAFETENSORS_MAX_DIMS 8
+#define ZERO_SAFETENSORS_METADATA "__metadata__" /* no tensor: texts about the file */
 
 typedef struct zero_safetensors_dtype {
     const char *name; /* "BF16" */

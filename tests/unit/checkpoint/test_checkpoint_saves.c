@@ -124,6 +124,22 @@ START_TEST(a_file_of_the_callers_that_is_in_the_way_is_refused_before_anything_i
 }
 END_TEST
 
+static const char *const BAD_NAMES[] = {"a/b", "a..b", "a.", "model.", "a\nb", "a\xff", "__metadata__"};
+
+START_TEST(a_tensor_whose_name_cannot_be_read_back_is_refused_before_anything_is_made)
+{
+    const session_tensor_t tensor = {.name = BAD_NAMES[_i], .n_dims = 1, .shape = {3}};
+    session_t session =
+        session_create(NULL, 3, ZERO_BF16, &(session_model_t){.tensors = &tensor, .n_tensors = 1, .n_units = 1});
+    ck_assert_int_eq(zero_init_parameters(session.engine), ZERO_OK);
+    ck_assert_int_eq(session_save(&session, path_of("ck"), &PLAIN), ZERO_ERROR_ARGUMENT);
+    ck_assert_int_eq(n_lines, 1);
+    ck_assert_msg(strstr(last_line, "cannot be saved") != NULL, "%s", last_line);
+    ck_assert_int_ne(access(path_of("ck"), F_OK), 0);
+    session_close(&session);
+}
+END_TEST
+
 START_TEST(a_rank_that_cannot_write_fails_all_ranks_and_changes_nothing)
 {
     char arguments[600];
@@ -308,6 +324,8 @@ static Suite *suite(void)
     tcase_add_loop_test(tc, a_text_of_the_callers_that_is_no_object_is_refused_before_anything_is_made, 0, 2 * N_TEXTS);
     tcase_add_loop_test(tc, a_file_of_the_callers_that_is_in_the_way_is_refused_before_anything_is_made, 0,
                         sizeof BAD_FILES / sizeof BAD_FILES[0]);
+    tcase_add_loop_test(tc, a_tensor_whose_name_cannot_be_read_back_is_refused_before_anything_is_made, 0,
+                        sizeof BAD_NAMES / sizeof BAD_NAMES[0]);
     tcase_add_loop_test(tc, foreign_bytes_in_a_file_fail_the_save, 0, sizeof SPOILT / sizeof SPOILT[0]);
     tcase_add_test(tc, a_full_disk_leaves_the_previous_checkpoint);
     tcase_add_test(tc, a_directory_that_cannot_be_written_is_found_out_before_it_matters);
