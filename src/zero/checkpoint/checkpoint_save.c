@@ -25,6 +25,7 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "base/bytes.h"
 #include "base/files.h"
 #include "base/log.h"
 #include "base/system.h"
@@ -33,6 +34,7 @@
 #include "zero/checkpoint/host_copies.h"
 #include "zero/checkpoint/new_files.h"
 #include "zero/checkpoint/state_copy.h"
+#include "zero/engine/compare.h"
 #include "zero/engine/engine_state.h"
 
 #define POLL_NS 2000000
@@ -314,12 +316,31 @@ static zero_status_t find_room(const zero_save_t *save, bool *has_room)
     return ZERO_OK;
 }
 
+/* Refuses ranks whose options differ in what decides about phases and about the list of files, which every rank makes
+ * for itself: otherwise a file would be hashed by none, or an array be elsewhere than its header says. */
+static zero_status_t compare_options(const zero_save_t *save, const zero_save_options_t *options)
+{
+    zero_comm_t *comm = save->comm;
+    const zero_manifest_t *manifest = &save->files.manifest;
+    uint64_t names = 0;
+    for (size_t i = 0; i < manifest->n_files; i++)
+        names = zero_hash_fold(names, manifest->files[i].name, strlen(manifest->files[i].name) + 1);
+    ZERO_TRY(zero_compare_number(comm, "options->keep", options->keep));
+    ZERO_TRY(zero_compare_number(comm, "options->max_file_bytes", (int64_t)options->max_file_bytes));
+    ZERO_TRY(zero_compare_number(comm, "options->background", options->background));
+    ZERO_TRY(zero_compare_number(comm, "options->per_host", options->per_host));
+    ZERO_TRY(zero_compare_number(comm, "the number of files, which config_json and files add to,",
+                                 (int64_t)manifest->n_files));
+    return zero_compare_number(comm, "the hash of the files' names", (int64_t)names);
+}
+
 static zero_status_t begin(zero_save_t *save, const char *directory, const zero_save_options_t *options)
 {
     zero_comm_t *comm = save->comm;
     const bool has_others = options->per_host && zero_hosts_are_several(comm);
     bool in_background = options->background;
     ZERO_TRY(zero_comm_agree(comm, fill(save, directory, options)));
+    ZERO_TRY(compare_options(save, options));
     ZERO_TRY(zero_comm_agree(comm, is_root(save) ? make_files(save, options) : ZERO_OK));
     if (in_background)
         ZERO_TRY(find_room(save, &in_background));
@@ -347,6 +368,10 @@ static zero_status_t create(zero_engine_t *engine, const char *directory, const 
     ZERO_TRY(zero_check_reserved("zero_save_begin", "options", options->reserved, sizeof options->reserved));
     if (options->keep < 0)
         return zero_fail(ZERO_ERROR_ARGUMENT, "zero_save_begin: keep %d: it must be at least 0", options->keep);
+    if (options->n_files < 0)
+        return zero_fail(ZERO_ERROR_ARGUMENT, "zero_save_begin: n_files %d: it must be at least 0", options->n_files);
+    if (options->n_files > 0 && !options->files)
+        return zero_refuse_null("zero_save_begin", "options->files");
     zero_save_t *made = calloc(1, sizeof *made);
     if (!made)
         return zero_fail(ZERO_ERROR_MEMORY, "no memory to save a checkpoint");

@@ -39,15 +39,39 @@ static int run_spoil(const char *directory, zero_dtype_t dtype, int stage)
     return status == ZERO_OK;
 }
 
+static const zero_save_file_t NOTE = {"note", "x", 1};
+static const char *const DIFFERENCES[] = {"number of files", "files' names", "max_file_bytes", "keep", "background"};
+
+/* Saves with other options on rank 1: those of DIFFERENCES[which]. 0 if every rank was told so. */
+static int run_differ(const char *directory, int which)
+{
+    session_t session = session_open(3, ZERO_BF16, OUR_MODEL);
+    zero_save_options_t options = PLAIN;
+    must(zero_set_state(session.engine, true, session_fill_chunk, NULL));
+    if (zero_comm_rank(session.comm) == 1) {
+        options.config_json = which < 2 ? NULL : options.config_json;
+        options.files = which == 1 ? &NOTE : NULL;
+        options.n_files = which == 1;
+        options.max_file_bytes += which == 2;
+        options.keep = which == 3;
+        options.background = which == 4;
+    }
+    zero_status_t status = session_save(&session, directory, &options);
+    session_close(&session);
+    return status != ZERO_ERROR_MISMATCH;
+}
+
 /* Runs one rank of a test:
  *     save DIRECTORY DTYPE STAGE BACKGROUND RANK     saves the formula while that rank may write little; exit code 0 if
  *                                                    every rank got an error
  *     spoil DIRECTORY DTYPE STAGE                    saves while a byte of each file is changed; likewise
+ *     differ DIRECTORY WHICH                         saves with options that differ between ranks
  */
 static int run_rank(char **argv)
 {
     must(zero_comm_create(ZERO_COMM_AUTO, &ranks_comm));
-    int exit_code = strcmp(argv[1], "spoil") == 0
+    int exit_code = strcmp(argv[1], "differ") == 0 ? run_differ(argv[2], atoi(argv[3]))
+                    : strcmp(argv[1], "spoil") == 0
                         ? run_spoil(argv[2], (zero_dtype_t)atoi(argv[3]), atoi(argv[4]))
                         : run_save(argv[2], (zero_dtype_t)atoi(argv[3]), atoi(argv[4]), atoi(argv[5]), atoi(argv[6]));
     zero_comm_destroy(ranks_comm);
@@ -159,6 +183,17 @@ START_TEST(a_hashing_rank_finds_bytes_that_the_writer_did_not_write)
     ck_assert_int_eq(shell("cp -r ck before"), 0);
     snprintf(arguments, sizeof arguments, "spoil %s %d %d", path_of("ck"), ZERO_BF16, _i);
     run_ranks_that_say(3, arguments, "what was written there: something else writes into it");
+    ck_assert_int_eq(shell("diff -r ck before"), 0);
+}
+END_TEST
+
+START_TEST(ranks_whose_options_differ_save_nothing_and_keep_what_they_have)
+{
+    char arguments[600];
+    save_formula("ck", ZERO_BF16);
+    ck_assert_int_eq(shell("cp -r ck before"), 0);
+    snprintf(arguments, sizeof arguments, "differ %s %d", path_of("ck"), _i);
+    run_ranks_that_say(3, arguments, DIFFERENCES[_i]);
     ck_assert_int_eq(shell("diff -r ck before"), 0);
 }
 END_TEST
@@ -338,6 +373,8 @@ static Suite *suite(void)
     tcase_add_checked_fixture(ranks, set_up, scratch_close);
     tcase_set_timeout(ranks, 250);
     tcase_add_loop_test(ranks, a_hashing_rank_finds_bytes_that_the_writer_did_not_write, 2, 4);
+    tcase_add_loop_test(ranks, ranks_whose_options_differ_save_nothing_and_keep_what_they_have, 0,
+                        sizeof DIFFERENCES / sizeof DIFFERENCES[0]);
     tcase_add_loop_test(ranks, a_rank_that_cannot_write_fails_all_ranks_and_changes_nothing, 0, 6);
     suite_add_tcase(s, ranks);
     return s;
