@@ -5,6 +5,15 @@
 #define ZERO_JSON_BUILD_H
 
 #include <jansson.h>
+#include <stdbool.h>
+
+/* Returns whether a text can be in JSON: it must be UTF-8. */
+static inline bool zero_json_takes(const char *text)
+{
+    json_t *value = json_string(text);
+    json_decref(value);
+    return value != NULL;
+}
 
 /* Both take over `value`, which may be NULL for want of memory. */
 static inline void zero_json_set(json_t **object, const char *key, json_t *value)

@@ -133,9 +133,7 @@ static bool can_be_read_back(const zero_tensor_decl_t *tensor)
         if (!zero_safetensors_name_is_safe(name))
             return false;
     }
-    json_t *text = json_string(tensor->name); /* NULL: not UTF-8 */
-    json_decref(text);
-    return text && strcmp(tensor->name, ZERO_SAFETENSORS_METADATA) != 0;
+    return zero_json_takes(tensor->name) && strcmp(tensor->name, ZERO_SAFETENSORS_METADATA) != 0;
 }
 
 static zero_status_t check_names(const zero_model_t *model)

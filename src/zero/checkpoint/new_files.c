@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "base/files.h"
+#include "base/json_build.h"
 #include "base/log.h"
 #include "kernels/shard.h"
 #include "zero/checkpoint/checkpoint_open.h"
@@ -152,6 +153,7 @@ static zero_status_t list_callers(zero_manifest_t *manifest, const zero_save_fil
     const char *fault = !file->data || file->n_bytes == 0 ? "it has no content"
                         : !zero_manifest_name_is_safe(name) || name[0] == '.' || strstr(name, "/.")
                             ? "it is hidden, or its name leads out of the directory"
+                        : !zero_json_takes(name)   ? "its name is not UTF-8"
                         : is_taken(manifest, name) ? "there is another one by that name, or by that of its folder"
                                                    : NULL;
     if (fault)

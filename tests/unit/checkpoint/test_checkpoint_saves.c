@@ -127,6 +127,7 @@ static const zero_save_file_t BAD_FILES[] = {
     {".hidden", "x", 1},
     {"", "x", 1},
     {NULL, "x", 1},
+    {"a\xff", "x", 1},
     {"a", NULL, 1},
     {"a", "x", 0},
     {"twice", "x", 1},
