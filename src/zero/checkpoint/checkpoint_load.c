@@ -7,11 +7,13 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/bytes.h"
 #include "base/files.h"
 #include "base/log.h"
 #include "zero/checkpoint/checkpoint_layout.h"
 #include "zero/checkpoint/checkpoint_open.h"
 #include "zero/checkpoint/weights_directory.h"
+#include "zero/engine/compare.h"
 #include "zero/engine/engine_state.h"
 #include "zero/format/safetensors.h"
 #include "zero/plan/optimizer.h"
@@ -338,12 +340,28 @@ static int n_unloaded(const loader_t *loader)
     return n;
 }
 
+/* Refuses ranks that have opened different checkpoints, by what their manifests list: each would load its part of the
+ * weights from another. */
+static zero_status_t compare_checkpoints(zero_comm_t *comm, const zero_checkpoint_t *checkpoint)
+{
+    const zero_manifest_t *manifest = &checkpoint->manifest;
+    uint64_t hash = 0;
+    for (size_t i = 0; i < manifest->n_files; i++) {
+        const zero_manifest_file_t *file = &manifest->files[i];
+        hash = zero_hash_fold(hash, file->name, strlen(file->name) + 1);
+        hash = zero_hash_fold(hash, &file->xxh3, sizeof file->xxh3);
+    }
+    ZERO_TRY(zero_compare_number(comm, "the checkpoint's step", (int64_t)checkpoint->step));
+    return zero_compare_number(comm, "the hash of the checkpoint's manifest", (int64_t)hash);
+}
+
 static zero_status_t load(zero_engine_t *engine, loader_t *loader)
 {
     const zero_checkpoint_t *checkpoint = loader->checkpoint;
     zero_step_state_t state;
     uint64_t step;
     ZERO_TRY(zero_engine_get_step_state(engine, "zero_load", &state));
+    ZERO_TRY(compare_checkpoints(zero_engine_context(engine)->host_comm, checkpoint));
     ZERO_TRY(zero_checkpoint_state_check_optimizer(checkpoint->state, checkpoint->state_path,
                                                    &zero_engine_context(engine)->config));
     ZERO_TRY(zero_checkpoint_state_parse(checkpoint->state, checkpoint->state_path,

@@ -31,14 +31,27 @@ static int run_load(const char *directory, zero_dtype_t dtype)
     return 0;
 }
 
+/* As on hosts that have directories of their own under one name. */
+static int run_mix(const char *directory, const char *other)
+{
+    session_t session = session_open(3, ZERO_BF16, OUR_MODEL);
+    if (chdir(zero_comm_rank(session.comm) == 1 ? other : directory) != 0)
+        return 2;
+    zero_status_t status = session_load(&session, "ck");
+    session_close(&session);
+    return status != ZERO_ERROR_MISMATCH;
+}
+
 /* Runs one rank of a test:
  *     save DIRECTORY DTYPE STAGE BACKGROUND RANK     saves the formula; RANK: -1
  *     load DIRECTORY DTYPE                           at every stage; exit code 1 unless it is the formula
+ *     mix DIRECTORY OTHER                            loads "ck" where rank 1 finds another by that name: 0 if refused
  */
 static int run_rank(char **argv)
 {
     must(zero_comm_create(ZERO_COMM_AUTO, &ranks_comm));
-    int exit_code = strcmp(argv[1], "load") == 0
+    int exit_code = strcmp(argv[1], "mix") == 0 ? run_mix(argv[2], argv[3])
+                    : strcmp(argv[1], "load") == 0
                         ? run_load(argv[2], (zero_dtype_t)atoi(argv[3]))
                         : run_save(argv[2], (zero_dtype_t)atoi(argv[3]), atoi(argv[4]), atoi(argv[5]), atoi(argv[6]));
     zero_comm_destroy(ranks_comm);
@@ -199,6 +212,21 @@ START_TEST(any_number_of_ranks_at_any_stage_loads_the_same_bits)
 }
 END_TEST
 
+START_TEST(ranks_that_find_different_checkpoints_by_one_name_load_none)
+{
+    char arguments[1200];
+    save_formula("ck", ZERO_BF16);
+    ck_assert_int_eq(shell("mkdir other"), 0);
+    session_t session = session_open(3, ZERO_BF16, OUR_MODEL);
+    ck_assert_int_eq(zero_init_parameters(session.engine), ZERO_OK);
+    ck_assert_int_eq(session_save(&session, path_of("other/ck"), &PLAIN), ZERO_OK);
+    session_close(&session);
+    snprintf(arguments, sizeof arguments, "mix %s", path_of("."));
+    snprintf(arguments + strlen(arguments), sizeof arguments - strlen(arguments), " %s", path_of("other"));
+    run_ranks_that_say(3, arguments, "zero_load: the hash of the checkpoint's manifest");
+}
+END_TEST
+
 /* The master weights are fp32 whatever was trained with. */
 START_TEST(another_dtype_loads_the_same_masters)
 {
@@ -340,6 +368,7 @@ static Suite *suite(void)
     tcase_add_checked_fixture(ranks, set_up, scratch_close);
     tcase_set_timeout(ranks, 250);
     tcase_add_loop_test(ranks, files_are_the_same_bytes_for_any_number_of_ranks, ZERO_FP32, ZERO_FP16 + 1);
+    tcase_add_test(ranks, ranks_that_find_different_checkpoints_by_one_name_load_none);
     tcase_add_loop_test(ranks, any_number_of_ranks_at_any_stage_loads_the_same_bits, ZERO_FP32, ZERO_FP16 + 1);
     suite_add_tcase(s, ranks);
     return s;
