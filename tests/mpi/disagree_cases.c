@@ -257,6 +257,30 @@ static zero_status_t other_group(void)
     return train(engines[0], 0.25f);
 }
 
+/* Its bias correction would be another. */
+static zero_status_t other_adam_step(void)
+{
+    ZERO_TRY(train(engines[0], 0.25f));
+    ZERO_TRY(zero_set_adam_step(engines[0], rank == ODD ? 7 : 9));
+    return train(engines[0], 0.25f);
+}
+
+static zero_status_t fill(void *user, const zero_chunk_t *chunk)
+{
+    (void)user;
+    for (size_t i = 0; i < chunk->n_elems; i++) {
+        chunk->master[i] = 1.0f;
+        if (chunk->m)
+            chunk->m[i] = chunk->v[i] = 0.0f;
+    }
+    return ZERO_OK;
+}
+
+static zero_status_t other_moments(void)
+{
+    return zero_set_state(engines[0], rank == ODD, fill, NULL);
+}
+
 static zero_status_t nothing(void)
 {
     return train(engines[0], 0.25f);
@@ -282,6 +306,8 @@ static const struct {
     {"one_aborts", one_aborts},
     {"other_micro_steps", other_micro_steps},
     {"other_group", other_group},
+    {"other_adam_step", other_adam_step},
+    {"other_moments", other_moments},
     {"other_lr_backward", other_lr_backward},
 };
 

@@ -11,6 +11,7 @@
 #include <string.h>
 
 #include "base/log.h"
+#include "zero/engine/compare.h"
 #include "zero/engine/engine.h"
 #include "zero/engine/state_runs.h"
 #include "zero/engine/state_share.h"
@@ -256,6 +257,7 @@ zero_status_t zero_engine_set_some(zero_engine_t *engine, bool with_moments, con
                           : zero_results_check_no_step(engine->results, "zero_set_state without moments"));
     ZERO_TRY(zero_comm_agree(engine->context.comm, fill ? ZERO_OK : zero_refuse_null("zero_set_state", "fill")));
     ZERO_TRY(quiesce(engine, "zero_set_state"));
+    ZERO_TRY(zero_compare_number(engine->context.host_comm, "with_moments", with_moments));
     ZERO_TRY(write_all(engine, true, set_run, &request));
     return with_moments ? ZERO_OK : zero_set_adam_step(engine, 0);
 }

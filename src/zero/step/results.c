@@ -9,6 +9,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
+#include "base/bytes.h"
 #include "base/log.h"
 #include "zero/runtime/addresses.h"
 
@@ -170,8 +171,8 @@ static zero_status_t check_agreed(const zero_results_t *results, const zero_step
     return zero_fail_collective(
         ZERO_ERROR_MISMATCH,
         "ranks call different things: rank %u came to zero_step(engine %u, step %llu) by other calls "
-        "than rank 0 (zero_begin, zero_acquire, zero_grad_ready, zero_all_to_all): another pass, unit, micro-step or "
-        "number of bytes; %s",
+        "than rank 0 (zero_begin, zero_acquire, zero_grad_ready, zero_all_to_all, zero_set_adam_step): another pass, "
+        "unit, micro-step, number of bytes or step count; %s",
         outcome->odd_rank, engine, step, ending);
 }
 
@@ -296,10 +297,13 @@ zero_status_t zero_results_forget_stop(zero_results_t *results)
     return zero_device_synchronize(context->device);
 }
 
+/* The next step compares the ranks' numbers, with all else that they have done. */
 zero_status_t zero_results_set_adam_step(zero_results_t *results, uint64_t adam_step)
 {
+    zero_comm_t *comm = results->context->comm;
     zero_step_state_t state;
     ZERO_TRY(zero_results_get_state(results, "zero_set_adam_step", &state));
+    comm->paired = zero_hash_fold(comm->paired, &adam_step, sizeof adam_step);
     state.adam_step = adam_step;
     results->adam_step = adam_step;
     return write_state(results, &state);

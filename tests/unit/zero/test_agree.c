@@ -131,6 +131,8 @@ START_TEST(numbers_that_differ_are_named)
         {"async", "one_cancels_before_an_exchange",
          "zero_cancel: the number of zero_all_to_all so far is 0 on rank 1 and 1 on rank 0"},
         {"cpu", "other_group", "zero_step(engine 0, step 2): rank 1 has other settings of tensors than rank 0"},
+        {"cpu", "other_adam_step", "rank 1 came to zero_step(engine 0, step 2) by other calls than rank 0"},
+        {"cpu", "other_moments", "zero_set_state: with_moments is 1 on rank 1 and 0 on rank 0"},
     };
     char *scratch = support_scratch();
     run_t run = start(scratch, 20, "auto", cases[_i].device, cases[_i].name);
@@ -286,7 +288,7 @@ static Suite *suite(void)
     tcase_add_test(ranks, ranks_in_different_calls_are_named_with_them);
     tcase_add_test(ranks, a_rank_that_does_not_come_is_named_at_the_deadline);
     tcase_add_test(ranks, a_rank_that_mpi_waits_for_is_named_at_the_deadline);
-    tcase_add_loop_test(ranks, numbers_that_differ_are_named, 0, 4);
+    tcase_add_loop_test(ranks, numbers_that_differ_are_named, 0, 6);
     tcase_add_test(ranks, weights_that_were_updated_with_two_rates_are_refused);
     tcase_add_loop_test(ranks, every_rank_hears_what_another_did, 0, 2);
     tcase_add_loop_test(ranks, ranks_that_do_the_same_are_left_alone, 0, 3);
