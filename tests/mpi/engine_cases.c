@@ -56,7 +56,7 @@ static zero_config_t make_config(const settings_t *s)
     config.stage = s->stage;
     config.dtype = s->dtype;
     config.optimizer = s->optimizer;
-    config.own_optimizer = &own_optimizer;
+    config.own_optimizer = s->optimizer == ZERO_OPTIMIZER_OWN ? &own_optimizer : NULL;
     config.hooks = s->hooks == NO_HOOKS ? NULL : s->hooks == NOISE ? &see_gradients : &see_both;
     config.prefetch = s->prefetch;
     config.micro_steps = s->micro_steps;

@@ -218,6 +218,11 @@ zero_status_t zero_config_check(const zero_config_t *c)
                                     (int)c->optimizer);
     if (c->optimizer == ZERO_OPTIMIZER_OWN)
         ZERO_TRY(check_own_optimizer(c));
+    else if (c->own_optimizer)
+        return zero_fail_collective(ZERO_ERROR_USAGE,
+                                    "optimizer %s with an own_optimizer, which would not be called: set optimizer to "
+                                    "ZERO_OPTIMIZER_OWN, or leave own_optimizer out",
+                                    zero_optimizer_name(c->optimizer));
     if (c->hooks)
         ZERO_TRY(check_hooks(c));
     ZERO_TRY(check_muon(c));

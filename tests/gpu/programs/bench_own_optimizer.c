@@ -75,7 +75,7 @@ static void measure(zero_comm_t *comm, zero_device_t *device, zero_dtype_t dtype
     double ms[STEPS];
     config.dtype = dtype;
     config.optimizer = is_own ? ZERO_OPTIMIZER_OWN : kind == OWN_ADAMW ? ZERO_OPTIMIZER_ADAMW : ZERO_OPTIMIZER_SGD;
-    config.own_optimizer = &own;
+    config.own_optimizer = is_own ? &own : NULL;
     OK(zero_engine_create(comm, device, model, &config, &engine));
     OK(zero_init_parameters(engine));
     for (int step = 0; step < STEPS; step++) {

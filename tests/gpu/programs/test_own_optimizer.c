@@ -331,7 +331,7 @@ static void open_run(run_t *run, zero_model_t *model)
     c->optimizer = run->s.own                         ? ZERO_OPTIMIZER_OWN
                    : run->s.optimizer == OWN_MOMENTUM ? ZERO_OPTIMIZER_SGD
                                                       : ZERO_OPTIMIZER_ADAMW;
-    c->own_optimizer = &run->own;
+    c->own_optimizer = run->s.own ? &run->own : NULL;
     OK(zero_engine_create(run->comm, run->device, model, c, &run->engine));
     OK(zero_init_parameters(run->engine));
     zero_model_destroy(model);

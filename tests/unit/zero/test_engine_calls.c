@@ -358,8 +358,8 @@ START_TEST(bad_configurations_are_refused)
     zero_engine_t *engine;
     zero_model_t *empty;
     zero_memory_t plan;
-    zero_config_t bad[19], good = zero_config_default();
-    for (int i = 0; i < 19; i++)
+    zero_config_t bad[20], good = zero_config_default();
+    for (int i = 0; i < 20; i++)
         bad[i] = zero_config_default();
     bad[0].stage = 4;
     bad[1].stage = -1;
@@ -385,6 +385,8 @@ START_TEST(bad_configurations_are_refused)
     bad[17].hooks = &no_hooks;
     bad[18].hooks = &behind;
     bad[18].offload = true;
+    zero_own_optimizer_t unused = {.name = "unused", .n_arrays = 1, .update = own_update};
+    bad[19].own_optimizer = &unused; /* and optimizer is AdamW */
     for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++) {
         ck_assert_int_eq(zero_engine_create(f.comm, f.device, f.model, &bad[i], &engine), ZERO_ERROR_USAGE);
         ck_assert_int_eq(zero_plan(f.model, &bad[i], ZERO_DEVICE_CPU, ZERO_COMM_AUTO, 2, &plan), ZERO_ERROR_USAGE);
