@@ -484,6 +484,10 @@ def misuse(comm, claim):
     net[0].half()
     claim("mixed dtypes are refused", raises(ValueError, "torch.float16, torch.float32", make, net[0], net[1]))
     net.float()
+    spectral = torch.nn.Linear(3, 3, dtype=torch.cfloat)
+    claim("complex parameters are refused, with a dtype of libzero's, too",
+          raises(ValueError, "weight is complex", lambda: libzero.torch.Sharded(comm, spectral, [spectral],
+                                                                                dtype=libzero.FP32)))
     for field, value, kind, text in (
             ("stage", "3", TypeError, "stage is '3', but zero_config_t.stage is a whole number"),
             ("optimizer", "lion", TypeError, "optimizer is 'lion', but zero_config_t.optimizer is a whole number, or one"),

@@ -67,6 +67,10 @@ class Sharded:
             others = f", and so are {len(held) - 1} others" if len(held) > 1 else ""
             raise ValueError(f"{held[0]} is already libzero's{others}: use the Sharded that has the module, or close it and "
                              "make the module anew")
+        complex_ones = [name for name, parameter in parameters.items() if parameter.is_complex()]
+        if complex_ones:
+            raise ValueError(f"{complex_ones[0]} is complex, and libzero's numbers are real: make it a real parameter with "
+                             "a last dimension of 2, and compute with torch.view_as_complex of it")
         self._device = torch.device(device or next((p.device for p in parameters.values() if not p.is_meta), "cpu"))
         dtype = settings["dtype"] if "dtype" in settings else self._common_dtype(parameters)
         settings["dtype"] = _NUMBERS.get(dtype, dtype)
