@@ -137,23 +137,41 @@ static zero_status_t try_offload(search_t *search, zero_config_t config, double 
     return keep_faster(search, config, memory, keeps);
 }
 
+/* Returns whether an engine may be configured so: some settings exclude a stage, groups or offload. */
+static bool is_possible(const search_t *search, const zero_config_t *config)
+{
+    zero_memory_t unused;
+    zero_log_mute(true);
+    const zero_status_t status =
+        zero_plan(search->model, config, search->device, search->kind, search->n_ranks, &unused);
+    zero_log_mute(false);
+    return status != ZERO_ERROR_USAGE;
+}
+
 static zero_status_t try_group(search_t *search, zero_config_t config)
 {
     double fastest;
     bool is_over = false, offloads = search->limits->offload_ratio;
-    zero_config_t all_kept = config;
+    zero_config_t with_offload = config;
+    with_offload.offload = true;
+    with_offload.offload_ratio = 1.0f;
+    config.offload = config.offload && !offloads;
+    const bool is_plain_possible = is_possible(search, &config);
+    const bool can_offload = offloads && config.stage > 0 && search->device != ZERO_DEVICE_CPU &&
+                             !config.forward_only && is_possible(search, &with_offload);
+    if (!is_plain_possible && !can_offload)
+        return ZERO_OK;
+    zero_config_t all_kept = is_plain_possible ? config : with_offload;
     all_kept.keep = search->limits->keep ? search->n_units : config.keep;
     for (int keep = 0; keep <= search->n_units; keep++)
         search->wire_s[keep] = NAN;
-    if (offloads)
-        config.offload = all_kept.offload = false;
     ZERO_TRY(wire_s(search, &all_kept, &fastest));
-    ZERO_TRY(try_offload(search, config, fastest, &is_over));
-    bool can_offload = offloads && config.stage > 0 && search->device != ZERO_DEVICE_CPU && !config.forward_only;
-    for (zero_unit_t first = search->n_units - 1; first >= 0 && can_offload && !is_over; first--) {
-        config.offload = true;
-        config.offload_ratio = zero_plan_ratio_from(&search->layout, first);
+    if (is_plain_possible)
         ZERO_TRY(try_offload(search, config, fastest, &is_over));
+    for (zero_unit_t first = search->n_units - 1; first >= 0 && can_offload && !is_over; first--) {
+        with_offload.offload_ratio = zero_plan_ratio_from(&search->layout, first);
+        if (with_offload.offload_params == 0.0f || is_possible(search, &with_offload)) /* it may be the larger share */
+            ZERO_TRY(try_offload(search, with_offload, fastest, &is_over));
     }
     return ZERO_OK;
 }
@@ -200,6 +218,12 @@ static zero_status_t search_all(search_t *search, const zero_config_t *config)
     }
     if (search->best->fits)
         return ZERO_OK;
+    if (!search->has_any) { /* says why */
+        zero_memory_t unused;
+        ZERO_TRY(zero_plan(search->model, config, search->device, search->kind, search->n_ranks, &unused));
+        return zero_fail(ZERO_ERROR_USAGE, "zero_solve: the settings exclude every stage, group and share of offload "
+                                           "that may be chosen");
+    }
     double seconds;
     ZERO_TRY(find_wire_s(search, &search->best->config, &seconds));
     search->best->transfer_s = seconds + pcie_s(search, &search->best->memory);

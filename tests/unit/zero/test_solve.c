@@ -198,6 +198,52 @@ START_TEST(what_is_not_free_stays)
 }
 END_TEST
 
+static zero_status_t updated(void *user, const zero_own_update_t *update, zero_stream_t stream)
+{
+    (void)user, (void)update, (void)stream;
+    return ZERO_OK;
+}
+
+/* Each excludes a stage, groups or offload. */
+START_TEST(what_the_settings_exclude_is_not_tried)
+{
+    enum { N_SETTINGS = 5, N_BYTES = 2 };
+    const uint64_t device_bytes[N_BYTES] = {UINT64_MAX / 2, 1};
+    const zero_hooks_t hooks = {.updated = updated};
+    zero_config_t configs[N_SETTINGS];
+    for (int i = 0; i < N_SETTINGS; i++)
+        configs[i] = zero_config_default();
+    configs[0].gradients = ZERO_BF16;
+    configs[1].update = ZERO_UPDATE_IN_BACKWARD;
+    configs[1].grad_clip = 0.0f;
+    configs[2].optimizer = ZERO_OPTIMIZER_MUON;
+    configs[3].hooks = &hooks;
+    configs[4].offload = true;
+    configs[4].offload_params = 0.5f;
+    for (int i = 0; i < N_SETTINGS * N_BYTES; i++) {
+        const zero_config_t *config = &configs[i % N_SETTINGS];
+        zero_solution_t found;
+        zero_memory_t plan;
+        const zero_solve_t limits = {.stage = true,
+                                     .keep = true,
+                                     .offload_ratio = true,
+                                     .shard_group = true,
+                                     .device_bytes = device_bytes[i / N_SETTINGS],
+                                     .pinned_bytes = UINT64_MAX,
+                                     .local_rate = 1,
+                                     .network_rate = 1,
+                                     .pcie_rate = 1};
+        ck_assert_msg(zero_solve(model, config, ZERO_DEVICE_CUDA, ZERO_COMM_AUTO, 4, &limits, &found) == ZERO_OK,
+                      "settings %d: %s", i, zero_last_error());
+        ck_assert_msg(found.fits == (i < N_SETTINGS), "settings %d", i);
+        ck_assert_int_eq(zero_plan(model, &found.config, ZERO_DEVICE_CUDA, ZERO_COMM_AUTO, 4, &plan), ZERO_OK);
+        ck_assert_uint_eq(zero_memory_total(&plan), zero_memory_total(&found.memory));
+        ck_assert(found.config.gradients == config->gradients && found.config.update == config->update);
+    }
+    ck_assert_str_eq(zero_last_error(), ""); /* nothing that was tried was refused */
+}
+END_TEST
+
 START_TEST(mistakes_are_refused)
 {
     zero_config_t config = zero_config_default();
@@ -277,6 +323,7 @@ static Suite *suite(void)
     tcase_add_checked_fixture(c, set_up, tear_down);
     tcase_add_loop_test(c, the_choice_is_that_of_brute_force, 0, N_CASES);
     tcase_add_test(c, what_is_not_free_stays);
+    tcase_add_test(c, what_the_settings_exclude_is_not_tried);
     tcase_add_test(c, mistakes_are_refused);
     tcase_add_test(c, the_largest_machine_takes_less_than_a_second);
     tcase_add_test(c, the_example_plans);
