@@ -223,7 +223,9 @@ typedef int zero_tensor_t; /* 0, 1, 2 ... in the order of zero_model_add_tensor 
 typedef enum zero_init { ZERO_INIT_ZEROS, ZERO_INIT_ONES, ZERO_INIT_NORMAL } zero_init_t;
 
 typedef struct zero_tensor_desc {
-    const char *name;             /* unique in the model; checkpoints use it, so take Hugging Face's for its models */
+    /* Unique in the model; checkpoints use it, so take Hugging Face's for its models. zero_save_begin refuses one that
+     * is not UTF-8, has a control character, '/' or "..", ends in '.', or is __metadata__. */
+    const char *name;
     int n_dims;                   /* 1..ZERO_MAX_DIMS */
     int64_t shape[ZERO_MAX_DIMS]; /* row-major, each at least 1 */
     zero_init_t init;             /* what zero_init_parameters writes */
@@ -356,8 +358,8 @@ typedef struct zero_config {
     bool gather_fp8;
     uint64_t seed; /* of zero_init_parameters */
     zero_optimizer_t optimizer;
-    /* For ZERO_OPTIMIZER_OWN: it and what it points to must outlive the engine. Takes 4 MiB to update a run at a time.
-     * Ranks must agree on name and n_arrays. Not with offload. */
+    /* For ZERO_OPTIMIZER_OWN, NULL with others: it and what it points to must outlive the engine. Takes 4 MiB to update
+     * a run at a time. Ranks must agree on name and n_arrays. Not with offload. */
     const zero_own_optimizer_t *own_optimizer;
     const zero_hooks_t *hooks; /* NULL: none. It must outlive the engine; ranks must agree on which functions it has */
     /* AdamW with decoupled weight decay (Loshchilov & Hutter 2019, arXiv:1711.05101). eps must be above 0: it is the
@@ -369,7 +371,8 @@ typedef struct zero_config {
     float grad_clip;       /* largest global gradient norm; 0 turns clipping off */
     int max_skipped_steps; /* after this many non-finite steps in a row zero_step_wait returns ZERO_ERROR_NONFINITE */
     /* fp16: dynamic loss scaling. The scale starts at initial_loss_scale and doubles after loss_scale_window good steps
-     * in a row. It halves at the loss_scale_hysteresis-th overflow since it last grew and at every later one. */
+     * in a row, up to 2^24. It halves, down to 1, at the loss_scale_hysteresis-th overflow since it last grew and at
+     * every later one. */
     float initial_loss_scale;
     int loss_scale_window, loss_scale_hysteresis;
     /* GPUs, stages 1-3: keeps AdamW's state of the last units in forward order in pinned host memory, at least
@@ -888,7 +891,7 @@ ZERO_API zero_status_t zero_get_group(const zero_engine_t *engine, zero_tensor_t
 /* Returns t, AdamW's step count: the steps that were not skipped, as of the last result that was read. */
 ZERO_API uint64_t zero_get_adam_step(const zero_engine_t *engine);
 /* Sets t when a run resumes; zero_load does so itself. Set the same on every rank, between steps, with all results
- * read. */
+ * read. The next step compares it: zero_step_wait returns ZERO_ERROR_MISMATCH, as for other calls that differ. */
 ZERO_API zero_status_t zero_set_adam_step(zero_engine_t *engine, uint64_t adam_step);
 
 /* ---- An optimizer of your own --------------------------------------------------------------------------------------
@@ -1066,8 +1069,8 @@ typedef zero_status_t (*zero_chunk_fn)(void *user, const zero_chunk_t *chunk);
 
 /* Writes weights, and with_moments also AdamW's moments. Calls `fill` for every chunk that this rank owns, which sets
  * chunk->master, m and v; then publishes the state to all ranks. Each element is owned by exactly one rank, at every
- * stage. Without with_moments, m and v are NULL and the moments and AdamW's step count become zero. Call it between
- * steps; without with_moments also with all results read.
+ * stage. Without with_moments, m and v are NULL and the moments and AdamW's step count become zero. Ranks that differ
+ * in with_moments get ZERO_ERROR_MISMATCH. Call it between steps; without with_moments also with all results read.
  *
  * If `fill` fails on a rank, that rank returns fill's status and the others return ZERO_ERROR_PEER. The weights are
  * then incomplete: until this call, zero_init_parameters, zero_load_weights or zero_load succeeds, zero_begin,
@@ -1341,6 +1344,8 @@ typedef struct zero_save_file {
     size_t n_bytes; /* at least 1 */
 } zero_save_file_t;
 
+/* The same on every rank: ZERO_ERROR_MISMATCH if ranks differ in keep, max_file_bytes, background, per_host, the names
+ * of files, or whether there is a config_json. What is written is rank 0's; with per_host that of each host's first. */
 typedef struct zero_save_options {
     /* The first two are texts of JSON objects without a repeated key; anything else is ZERO_ERROR_ARGUMENT. */
     const char *config_json; /* written to config.json as it is; NULL: no such file */
@@ -1351,8 +1356,7 @@ typedef struct zero_save_options {
      * a warning says so, and this save is as without. */
     bool background;
     bool per_host; /* see zero_host_copies_prepare */
-    /* Written as they are, and in the manifest like all other files. The same ones on every rank; used only during
-     * zero_save_begin. */
+    /* Written as they are, and in the manifest like all other files. Used only during zero_save_begin. */
     const zero_save_file_t *files;
     int n_files;
     uint8_t reserved[36];
@@ -1399,7 +1403,8 @@ ZERO_API const char *zero_checkpoint_state(const zero_checkpoint_t *checkpoint);
  * Other tensors may have been frozen than are now. One that is frozen gets its weight, rounded from the master weight
  * if there is one. One that was frozen gets its weight from the model's files, and moments of zero.
  *
- * Returns ZERO_ERROR_FORMAT if the checkpoint's tensors are not the declared ones; then nothing has changed. It also
+ * Returns ZERO_ERROR_MISMATCH if ranks have opened different checkpoints, as on hosts with directories of their own,
+ * and ZERO_ERROR_FORMAT if the checkpoint's tensors are not the declared ones; then nothing has changed. It also
  * does, with a line that names the number, if a weight or moment is not finite or a second moment is negative. Some
  * weights may be overwritten by then, and the engine refuses to use them as after a failed zero_set_state. [collective]
  */
