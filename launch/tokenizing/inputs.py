@@ -63,7 +63,7 @@ def why_no_text(path):
 def is_output(path, output):
     real = os.path.realpath(path)
     mine = os.path.realpath(output)
-    return real in (mine, mine + ".new") or real.startswith(mine + ".unfinished" + os.sep)
+    return real in (mine, mine + ".new") or real.startswith((mine + os.sep, mine + ".unfinished" + os.sep))
 
 
 def list_files(inputs, output):

@@ -100,6 +100,14 @@ def own_tokenizer_is_the_same_twice():
     must_run("--train-bpe", "1000", "-o", "bpe", "texts")
     must_run("--train-bpe", "1000", "-o", "again", "texts")
     assert read("bpe/tokenizer.json") == read("again/tokenizer.json")
+    os.makedirs(path_of("inside"), exist_ok=True)
+    with open(path_of("inside/a.txt"), "w", encoding="utf-8") as file:
+        file.write("one text for a tokenizer beside it\n" * 20)
+    made = []
+    for _ in range(2):  # the second time with the first one's tokenizer in the folder
+        must_run("--train-bpe", "280", "-o", "inside/bpe", "inside")
+        made.append(read("inside/bpe/tokenizer.json"))
+    assert made[0] == made[1]
 
 
 def texts_are_encoded_as_by_the_library():
