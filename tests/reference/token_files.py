@@ -327,6 +327,7 @@ def bad_input_is_one_line():
     for name, keys in (("turns", ["conversations"]), ("pairs", ["prompt", "chosen", "rejected"]), ("dialogue", ["messages"])):
         with open(path_of(name + ".jsonl"), "w", encoding="utf-8") as file:
             file.write(json.dumps(dict.fromkeys(keys, [])) + "\n")
+    os.makedirs(path_of("blank"), exist_ok=True)
     for arguments, says in ((["-t", "bpe", "nowhere"], "no file or folder"), (["-t", "nowhere", "texts"], "neither"),
                             (["-t", "bpe", "lines.jsonl"], "no object with the field 'text'"),
                             (["-t", "wet", "texts"], "dropout is 0.1"), (["-t", "bpe", "--chat", "texts"], "--chat reads .jsonl"),
@@ -336,6 +337,8 @@ def bad_input_is_one_line():
                             (["-t", "bpe", "--chat", "turns.jsonl"], "--format sharegpt reads 'conversations'"),
                             (["-t", "bpe", "pairs.jsonl"], "--format preference reads 'chosen' and 'rejected'"),
                             (["-t", "bpe", "dialogue.jsonl"], "--chat reads 'messages'"),
+                            (["-t", "bpe", "blank"], "there is no text in blank"),
+                            (["--train-bpe", "300", "blank"], "there is no text in blank"),
                             (["--train-bpe", "300", "dialogue.jsonl"], "the field 'text'; --field names another")):
         code, said = run("-o", "bad.tokens", *arguments)
         assert code == 1 and says in said and "Traceback" not in said, said
@@ -511,6 +514,8 @@ def bad_lines_have_numbers_and_can_be_skipped():
     assert code == 1 and "line 3" in said, said
     code, said = run("-t", "bpe", "-o", "bad.tokens", "--skip-bad-lines", "bad.jsonl")
     assert code == 0 and "skipped 2 bad lines" in said and "line 3" in said and "1 character is U+FFFD" in said, said
+    code, said = run("--train-bpe", "257", "-o", "of_bad", "--skip-bad-lines", "bad.jsonl")
+    assert code == 0 and "skipped 2 bad lines" in said and "line 3" in said, said
     check_documents("bad.tokens", ["good", "lone \ufffd half"], tokenizers.Tokenizer.from_file(path_of("bpe/tokenizer.json")))
 
 
