@@ -95,7 +95,14 @@ def list_files(inputs, output):
                 raise Fault("there is no file or folder '%s'" % path)
             take(path, True)
             continue
-        for folder, folders, names in os.walk(path):
+
+        def skip_folder(error, named=path):
+            why = "a folder that cannot be read (%s)" % error.strerror
+            if error.filename == named:
+                raise Fault("'%s' is not read: %s" % (named, why))
+            skip(error.filename, why)
+
+        for folder, folders, names in os.walk(path, onerror=skip_folder):
             for name in sorted(folders):
                 if name.startswith("."):
                     skip(os.path.join(folder, name), "hidden")

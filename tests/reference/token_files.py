@@ -460,6 +460,12 @@ def what_is_no_text_is_left_out_and_counted():
                         tokenizers.Tokenizer.from_file(path_of("bpe/tokenizer.json")))
     code, said = run("-t", "bpe", "-o", "bad.tokens", "mixed/b.png")
     assert code == 1 and "no text" in said, said
+    folder = os.open(path_of("mixed"), os.O_RDONLY)
+    for _ in range(25):  # folders, of which the last cannot be read even by root: their paths are too long
+        os.mkdir("d" * 200, dir_fd=folder)
+        folder = os.open("d" * 200, os.O_RDONLY, dir_fd=folder)
+    code, said = run("-t", "bpe", "-o", "deep.tokens", "mixed")
+    assert code == 0 and "skipped 1 file: a folder that cannot be read (File name too long)" in said, said
 
 
 def a_file_that_is_cut_short_is_named():
