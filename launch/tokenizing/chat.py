@@ -36,7 +36,11 @@ def find_templates(folder, config):
                     "so the key of tokenizer_config.json is not read" % folder)
     if not named:
         text = config.get("chat_template")
-        entries = text if isinstance(text, list) else [{"name": "default", "template": text}]
+        entries = text if isinstance(text, list) else [{"name": "default", "template": text or ""}]
+        if not all(isinstance(entry, dict) and isinstance(entry.get("name"), str) and
+                   isinstance(entry.get("template"), str) for entry in entries):
+            raise Fault("'%s': the chat_template of tokenizer_config.json is neither a text nor a list of named texts" %
+                        folder)
         named = {entry.get("name"): entry.get("template") for entry in entries}
     if not named.get("default"):
         raise Fault("'%s' has no chat template%s: neither chat_template.jinja nor a key of tokenizer_config.json" %

@@ -40,6 +40,8 @@ class HuggingFace:
         self.version = "tokenizers " + tokenizers.__version__
         self.hash, self.rules = xxhash.xxh3_64_intdigest(content), hash_of(json.loads(content))
         self.ids = self.tokenizer.get_vocab(with_added_tokens=True)
+        if not self.ids:
+            raise Fault("'%s' has no tokens" % path)
         self.vocab_size = max(self.ids.values()) + 1
         self.added = {entry["id"] for entry in json.loads(content).get("added_tokens", [])}
         self.divides = divides_text(json.loads(content))
@@ -149,7 +151,7 @@ class Encoder:
         named = self.options.end
         for name in ("tokenizer_config.json", "special_tokens_map.json"):
             named = named or text_of(self.read(name).get("eos_token"))
-        if named and named not in self.tokenizer.ids:
+        if named and not (isinstance(named, str) and named in self.tokenizer.ids):
             raise Fault("the end-of-text token '%s' is not in the vocabulary: correct eos_token in '%s', or name another "
                         "with --end TOKEN" % (named, os.path.join(self.folder, "tokenizer_config.json")))
         names = [named] if named else ENDS_OF_TEXT

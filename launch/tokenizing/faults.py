@@ -35,6 +35,9 @@ def read_json(path):
         return {}
     try:
         with open(path, encoding="utf-8") as file:
-            return json.load(file)
-    except ValueError as error:
+            content = json.load(file)
+    except (ValueError, RecursionError) as error:
         raise Fault("'%s' is not JSON: %s" % (path, error))
+    if not isinstance(content, dict):
+        raise Fault("'%s' is no JSON object" % path)
+    return content

@@ -328,6 +328,10 @@ def bad_input_is_one_line():
         with open(path_of(name + ".jsonl"), "w", encoding="utf-8") as file:
             file.write(json.dumps(dict.fromkeys(keys, [])) + "\n")
     os.makedirs(path_of("blank"), exist_ok=True)
+    with open(path_of("hollow.json"), "w", encoding="utf-8") as file:
+        file.write('{"model": {"type": "BPE", "vocab": {}, "merges": []}}')
+    copy_of_bpe("listed", tokenizer_config=[])
+    copy_of_bpe("nested", tokenizer_config={"eos_token": ["a"], "chat_template": ["a"]})
     for arguments, says in ((["-t", "bpe", "nowhere"], "no file or folder"), (["-t", "nowhere", "texts"], "neither"),
                             (["-t", "bpe", "lines.jsonl"], "no object with the field 'text'"),
                             (["-t", "wet", "texts"], "dropout is 0.1"), (["-t", "bpe", "--chat", "texts"], "--chat reads .jsonl"),
@@ -337,6 +341,10 @@ def bad_input_is_one_line():
                             (["-t", "bpe", "--chat", "turns.jsonl"], "--format sharegpt reads 'conversations'"),
                             (["-t", "bpe", "pairs.jsonl"], "--format preference reads 'chosen' and 'rejected'"),
                             (["-t", "bpe", "dialogue.jsonl"], "--chat reads 'messages'"),
+                            (["-t", "hollow.json", "texts"], "hollow.json' has no tokens"),
+                            (["-t", "listed", "texts"], "'listed/tokenizer_config.json' is no JSON object"),
+                            (["-t", "nested", "texts"], "token '['a']' is not in the vocabulary"),
+                            (["-t", "nested", "--chat", "turns.jsonl"], "neither a text nor a list of named texts"),
                             (["-t", "bpe", "blank"], "there is no text in blank"),
                             (["--train-bpe", "300", "blank"], "there is no text in blank"),
                             (["--train-bpe", "300", "dialogue.jsonl"], "the field 'text'; --field names another")):
