@@ -538,6 +538,10 @@ def roles_and_ends_are_told():
         file.write('{"messages": [{"role": "human", "content": "a"}, {"role": "gpt", "content": "b"}]}\n')
     code, said = run("-t", "bpe", "-o", "foreign.tokens", "--chat", "foreign.jsonl")
     assert code == 1 and "gpt (1), human (1)" in said, said
+    with open(path_of("foreign.jsonl"), "w", encoding="utf-8") as file:
+        file.write('{"messages": [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b", "weight": 0}]}\n')
+    code, said = run("-t", "bpe", "-o", "foreign.tokens", "--chat", "foreign.jsonl")
+    assert code == 1 and "have weight 0" in said and "generation" not in said and "assistant (1), user (1)" in said, said
     os.makedirs(path_of("base"), exist_ok=True)
     for name in ("tokenizer.json", "tokenizer_config.json", "chat_template.jinja"):
         with open(path_of("base/" + name), "wb") as file:
