@@ -6,6 +6,7 @@
 #include <signal.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/file.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -64,6 +65,15 @@ static zero_status_t check_content(const output_kind_t *kind, const char *path, 
                         kind->setting, path, kind->name);
 }
 
+/* Locks the regular file until it is closed: shared to check it, as all ranks may, exclusive to write it. Fails if
+ * another run writes it. On file systems without locks none is locked. */
+static zero_status_t lock(const output_kind_t *kind, const char *path, int fd, int operation)
+{
+    if (ZERO_RETRY(flock(fd, operation | LOCK_NB)) == 0 || errno != EWOULDBLOCK)
+        return ZERO_OK;
+    return fail(kind, path, "another run is writing it; end that first, or name another file");
+}
+
 zero_status_t output_file_check(const output_kind_t *kind, const char *path)
 {
     struct stat info;
@@ -78,6 +88,8 @@ zero_status_t output_file_check(const output_kind_t *kind, const char *path)
     if (fd < 0)
         return fail(kind, path, strerror(errno));
     zero_status_t status = check_content(kind, path, fd);
+    if (status == ZERO_OK)
+        status = lock(kind, path, fd, LOCK_SH);
     close(fd);
     return status;
 }
@@ -108,6 +120,7 @@ static zero_status_t check_opened(const output_kind_t *kind, const char *path, i
         if ((flags & O_ACCMODE) != O_RDWR)
             return fail(kind, path, "it has become another file");
         ZERO_TRY(check_content(kind, path, fd));
+        ZERO_TRY(lock(kind, path, fd, LOCK_EX));
     }
     if (fcntl(fd, F_SETFL, flags & ~O_NONBLOCK) != 0) /* from here on, wait for a slow reader */
         return fail(kind, path, strerror(errno));

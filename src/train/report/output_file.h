@@ -1,8 +1,9 @@
 /* output_file.h - opens the files that settings name for output, so that a wrong name destroys nothing.
  *
  * A regular file is overwritten or truncated only if it is empty or begins like a file of its kind. Opening never
- * waits. Pipes, terminals and devices like /dev/null are written to as they are. If the file is this process's stdout
- * or stderr, /dev/stdout say, output goes there after what has been written already.
+ * waits, and a file that another run writes is refused. Pipes, terminals and devices like /dev/null are written to as
+ * they are. If the file is this process's stdout or stderr, /dev/stdout say, output goes there after what has been
+ * written already.
  */
 #ifndef ZEROTRAIN_OUTPUT_FILE_H
 #define ZEROTRAIN_OUTPUT_FILE_H
@@ -22,7 +23,8 @@ typedef struct output_kind {
 } output_kind_t;
 
 /* Checks whether output_file_open would accept what is at `path` now. Changes nothing. Returns ZERO_ERROR_USAGE, with a
- * log line, if it cannot be written to or is a file of another kind; ZERO_ERROR_IO if that cannot be found out. */
+ * log line, if it cannot be written to or is a file of another kind; ZERO_ERROR_IO if that cannot be found out, or
+ * another run writes it. */
 zero_status_t output_file_check(const output_kind_t *kind, const char *path);
 
 /* Checks the same and opens the file for appending. Returns ZERO_ERROR_IO, with a log line, if it cannot be opened,

@@ -323,6 +323,26 @@ START_TEST(append_keeps_old_rows_and_a_new_run_does_not)
 }
 END_TEST
 
+START_TEST(a_file_that_another_run_writes_is_refused)
+{
+    metrics_t *first, *second;
+    ck_assert_int_eq(metrics_open(new_path(), false, &first), ZERO_OK);
+    const metrics_row_t row = plain_row(1);
+    ck_assert_int_eq(metrics_write(first, &row), ZERO_OK);
+    capture_begin();
+    ck_assert_int_eq(metrics_check(path), ZERO_ERROR_IO);
+    ck_assert_int_eq(metrics_rewind(path, 0), ZERO_ERROR_IO);
+    ck_assert_int_eq(metrics_open(path, false, &second), ZERO_ERROR_IO);
+    ck_assert_ptr_nonnull(strstr(capture_end(), "another run is writing it"));
+    metrics_close(first);
+    json_t *kept = read_row(0);
+    ck_assert_ptr_nonnull(kept);
+    json_decref(kept);
+    ck_assert_int_eq(metrics_open(path, true, &second), ZERO_OK); /* the first run has ended */
+    metrics_close(second);
+}
+END_TEST
+
 START_TEST(no_path_means_no_metrics)
 {
     metrics_row_t row = plain_row(1);
@@ -408,6 +428,7 @@ static Suite *suite(void)
     tcase_add_test(c, append_keeps_old_rows_and_a_new_run_does_not);
     tcase_add_test(c, rewinding_leaves_the_rows_up_to_a_step);
     tcase_add_test(c, only_files_that_begin_as_metrics_are_replaced);
+    tcase_add_test(c, a_file_that_another_run_writes_is_refused);
     tcase_add_test(c, no_path_means_no_metrics);
     tcase_add_test(c, a_path_that_cannot_be_written_is_named);
     tcase_add_test(c, a_full_disk_is_an_error_of_the_row_that_meets_it);
