@@ -110,7 +110,7 @@ starts_on_all_hosts_or_not_at_all()
 # The last line has no line feed.
 reads_the_last_line()
 {
-    printf 'localhost slots=2\n\n# others\nnode2 slots=3' >"$scratch/hosts"
+    printf 'localhost slots = 2 # not slots=8\n\n# others\nnode2 slots=3' >"$scratch/hosts"
     OMPI_MCA_plm_rsh_agent=$scratch/agent launched "0" --hosts "$scratch/hosts" cfg.ini
     grep -q -- '-np 5 ' "$scratch/out" || return 1 # node2 is nowhere, so mpirun may fail
     printf 'localhost slots=2\nnode-gone' >"$scratch/hosts"
