@@ -79,7 +79,10 @@ is_plain() { launched "1 0" -np 1 cfg.ini && [[ $code -eq 1 && $starts == "1 cfg
 refuses()
 {
     launched "0" --restarts many cfg.ini
-    [[ $code -eq 2 && -z $starts && $(wc -l <"$scratch/out") -eq 1 ]] && grep -q -- '--restarts needs a number' "$scratch/out"
+    [[ $code -eq 2 && -z $starts && $(wc -l <"$scratch/out") -eq 1 ]] &&
+        grep -q -- '--restarts needs a number' "$scratch/out" || return 1
+    launched "0" -np 1 generate --chat model
+    [[ $code -eq 2 && -z $starts ]] && grep -q 'the messages of --chat would not arrive' "$scratch/out"
 }
 runs_through_a_link()
 {
@@ -199,7 +202,7 @@ claim "success, mistakes, a saved stop and a state that is not finite are not st
 claim "other ends are, with the same options and --auto-resume, later each time, one line each" is_restarted
 claim "not more often than --restarts says; the exit code is the last one's" has_a_limit
 claim "nothing is started again, and nothing resumed, without --restarts" is_plain
-claim "a number that is none is refused with one line" refuses
+claim "a number that is none is refused with one line, and so is --chat" refuses
 claim "a link to it starts the same" runs_through_a_link
 claim "hosts of which none answers are named" names_hosts_of_which_none_answers
 claim "a run starts on all hosts that are named, unless it may be restarted" starts_on_all_hosts_or_not_at_all
