@@ -105,6 +105,21 @@ static zero_status_t check_quotes(const scan_t *scan, int line, const char *key,
     return ZERO_OK;
 }
 
+/* Refuses a comment that begins within a word, "a.txt;b.txt" say: iniparser would silently drop the rest of the value.
+ */
+static zero_status_t check_comment(const scan_t *scan, int line, const char *key, const char *value)
+{
+    const size_t n_bytes = strcspn(value, "#;");
+    if (value[0] == '"' || value[0] == '\'' || n_bytes == 0 || !value[n_bytes] || !value[n_bytes + 1] ||
+        isspace((unsigned char)value[n_bytes - 1]))
+        return ZERO_OK;
+    return report_error(
+        ZERO_ERROR_USAGE,
+        "%s:%d: [%s] %s: '%.100s' would be a comment: put quotes around the value if it is a part of it, "
+        "or else a space before",
+        scan->path, line, scan->section, key, value + n_bytes);
+}
+
 /* Scans key = value. The value comes from iniparser later. */
 static zero_status_t scan_key(scan_t *scan, int line, char *text)
 {
@@ -131,7 +146,9 @@ static zero_status_t scan_key(scan_t *scan, int line, char *text)
             return report_error(ZERO_ERROR_USAGE, "%s:%d: [%s] %s is already set in line %d", scan->path, line,
                                 scan->section, key, scan->entries[i].line);
     scan->entries[scan->n_entries++] = (entry_t){.line = line, .section = scan->section, .key = key};
-    return check_quotes(scan, line, key, strip(equals + 1));
+    char *value = strip(equals + 1);
+    ZERO_TRY(check_comment(scan, line, key, value));
+    return check_quotes(scan, line, key, value);
 }
 
 static zero_status_t scan_line(scan_t *scan, int line, char *text)

@@ -89,6 +89,8 @@ START_TEST(mistakes_in_the_file_are_named_with_line_and_near_miss)
         {MINIMAL "[device]\ntype = GPU\n", {"'GPU' is not one of auto, cuda, cpu, cuda-shared; did you mean cuda?"}},
         {"\xef\xbb\xbf" MINIMAL, {"cfg.ini:1: ", "byte order mark"}},
         {MINIMAL "[train]\nlr =\n", {"cfg.ini:8: [train] lr: the value is empty"}},
+        {MINIMAL "[checkpoint]\ndir = a;b\n", {"cfg.ini:8: [checkpoint] dir: ", "';b' would be a comment"}},
+        {MINIMAL "[checkpoint]\ndir = runs#3 # x\n", {"cfg.ini:8: [checkpoint] dir: ", "'#3 # x' would be a comment"}},
         {MINIMAL "[train]\nlr = # 3\n", {"cfg.ini:8: [train] lr: the value is empty"}},
         {MINIMAL "[train]\nlr = \"\"\n", {"cfg.ini:8: [train] lr: the value is empty"}},
         {MINIMAL "[train]\nlr 3\n", {"cfg.ini:8: ", "'lr 3' is neither [section] nor key = value"}},
