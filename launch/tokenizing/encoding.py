@@ -3,8 +3,10 @@
 import bisect
 import collections
 import json
+import multiprocessing
 import os
 import re
+import threading
 
 from tokenizing.chat import open_chats
 from tokenizing.faults import Fault, read_json
@@ -305,8 +307,14 @@ class Result:
 worker = None  # an Encoder, of a process of the pool
 
 
+def end_with_parent():
+    multiprocessing.parent_process().join()
+    os._exit(1)
+
+
 def start_worker(options):
     global worker
+    threading.Thread(target=end_with_parent, daemon=True).start()  # else it would wait for work forever
     os.environ["TOKENIZERS_PARALLELISM"] = "false"
     worker = Encoder(options)
 

@@ -10,6 +10,7 @@ import json
 import os
 import random
 import resource
+import shutil
 import signal
 import struct
 import subprocess
@@ -145,6 +146,27 @@ def a_killed_run_continues_to_the_same_bytes():
     code, said = run("-t", "bpe", "-o", "killed.tokens", "many")
     assert code == 0 and "continuing after" in said, said
     assert read("killed.tokens") == read("whole.tokens")
+
+
+def its_processes_end_when_it_is_killed():
+    for how in signal.SIGTERM, signal.SIGKILL:
+        first = subprocess.Popen([TOOL, "-t", "bpe", "-o", "ended.tokens", "--jobs", "2", "many"], cwd=SCRATCH,
+                                 stderr=subprocess.DEVNULL, start_new_session=True)
+        limit = time.monotonic() + 60
+        while not os.path.exists(path_of("ended.tokens.unfinished/state.json")) and time.monotonic() < limit:
+            time.sleep(0.01)
+        first.send_signal(how)  # to it alone
+        assert first.wait() == -how, "it was not killed in time"
+        while time.monotonic() < limit:
+            try:
+                os.killpg(first.pid, 0)
+            except ProcessLookupError:
+                break
+            time.sleep(0.01)
+        else:
+            os.killpg(first.pid, signal.SIGKILL)
+            raise AssertionError("processes are left after signal %d" % how)
+        shutil.rmtree(path_of("ended.tokens.unfinished"))
 
 
 def answers_alone_count():
@@ -564,7 +586,8 @@ def roles_and_ends_are_told():
 
 
 CLAIMS = [own_tokenizer_is_the_same_twice, texts_are_encoded_as_by_the_library, lines_are_encoded_as_by_the_library,
-          jobs_do_not_change_the_bytes, a_killed_run_continues_to_the_same_bytes, answers_alone_count,
+          jobs_do_not_change_the_bytes, a_killed_run_continues_to_the_same_bytes, its_processes_end_when_it_is_killed,
+          answers_alone_count,
           special_tokens_that_are_not_set_are_left_out, dialogues_with_tools_have_the_template_of_that_name,
           lines_of_every_format_set_variables_of_the_template, records_of_other_formats_are_the_same_dialogues,
           zerotrain_takes_the_files_with_their_tokenizer_only, bad_input_is_one_line,
