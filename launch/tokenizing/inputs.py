@@ -27,6 +27,10 @@ def is_lines(path):
     return path.lower().removesuffix(".gz").endswith((".jsonl", ".ndjson"))
 
 
+def is_markup(path):
+    return path.lower().removesuffix(".gz").endswith((".json", ".html", ".htm", ".xml", ".csv"))
+
+
 def is_gz(path):
     return path.lower().endswith(".gz")
 

@@ -498,6 +498,15 @@ def what_is_no_text_is_left_out_and_counted():
     assert code == 0 and "skipped 1 file: a folder that cannot be read (File name too long)" in said, said
 
 
+def a_file_of_markup_that_is_named_is_told():
+    os.makedirs(path_of("records"), exist_ok=True)
+    with open(path_of("records/a.json"), "w", encoding="utf-8") as file:
+        file.write('[{"text": "a record"}]')
+    for named, is_told in ("records/a.json", True), ("records", False):
+        code, said = run("-t", "bpe", "-o", "records.tokens", named)
+        assert code == 0 and ("1 file is read as text, markup and all, such as 'records/a.json'" in said) == is_told, said
+
+
 def a_file_that_is_cut_short_is_named():
     whole = gzip.compress(b"".join(b'{"text": "%x"}\n' % random.getrandbits(400) for _ in range(2000)))
     flipped = bytearray(whole)
@@ -594,7 +603,7 @@ CLAIMS = [own_tokenizer_is_the_same_twice, texts_are_encoded_as_by_the_library, 
           a_full_disk_is_told_with_the_file, what_it_has_not_written_is_left_as_it_is,
           a_folder_of_another_tokenizer_is_left_as_it_is, options_that_would_change_nothing_are_refused,
           a_run_does_not_continue_with_another_template, what_is_no_text_is_left_out_and_counted,
-          a_file_that_is_cut_short_is_named, an_output_that_is_being_written_is_refused,
+          a_file_of_markup_that_is_named_is_told, a_file_that_is_cut_short_is_named, an_output_that_is_being_written_is_refused,
           a_large_text_is_the_same_in_pieces, bad_lines_have_numbers_and_can_be_skipped, roles_and_ends_are_told]
 
 write_texts()
