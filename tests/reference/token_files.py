@@ -443,6 +443,8 @@ def options_that_would_change_nothing_are_refused():
                             (["--rewritten", "split", "texts"], "--rewritten: ")):
         code, said = run("-t", "bpe", "-o", "refused.tokens", *arguments)
         assert code == 2 and "error: " + says in said and not os.path.exists(path_of("refused.tokens")), said
+    code, said = run("--train-bpe", "300", "-o", "refused", "--end", "<|end|>", "texts")
+    assert code == 2 and "without -t, --chat and --end" in said and not os.path.exists(path_of("refused")), said
     with open(path_of("plain.jsonl"), "w", encoding="utf-8") as file:
         file.write('{"prompt": "a", "completion": "b"}\n')
     must_run("-t", "bpe", "-o", "plain.tokens", "--format", "prompt-completion", "--rewritten", "last", "--end", "none", "plain.jsonl")
