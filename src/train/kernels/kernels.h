@@ -125,7 +125,7 @@ typedef struct zero_model_limits {
     size_t n_rows;     /* B * T */
     size_t seq_len;    /* T */
     size_t n_batch;    /* sequences of seq_len that attention takes, if ranks share them; 0: n_rows / seq_len */
-    size_t max_linear; /* largest n_in * n_out of any linear layer, the output head included */
+    size_t max_linear; /* largest n_in * n_out of any linear layer, the output head and adapters included */
     size_t max_width;  /* largest n_in or n_out, the vocabulary not included */
     size_t n_heads, head_dim;
     size_t n_kv_heads; /* 0: n_heads */

@@ -209,6 +209,18 @@ size_t lora_width(const model_t *model)
     return widest;
 }
 
+size_t lora_largest(const model_t *model)
+{
+    size_t most = 0;
+    for (arch_matrix_t m = 0; model->lora && m < ARCH_N_MATRICES; m++) {
+        const arch_extents_t e = arch_extents(model, m);
+        const size_t n_a = e.n_in * width_of(model, m), n_b = e.n_out * model->lora->rank;
+        most = n_a > most ? n_a : most;
+        most = n_b > most ? n_b : most;
+    }
+    return most;
+}
+
 static bool shares_u(const model_t *model, int layer, arch_matrix_t matrix)
 {
     return matrix != ARCH_MLP_OUT && options_block_recompute(&model->options->model, layer) == RECOMPUTE_FULL;
@@ -281,21 +293,9 @@ static zero_status_t init_part(const model_t *model, zero_engine_t *engine, arch
     return zero_set_tensor(engine, at->b[i], ZERO_ARRAY_WEIGHT, ZERO_ALL_RANKS, values);
 }
 
-/* Returns the most elements of an A or B. */
-static size_t largest_adapter(const model_t *model)
-{
-    size_t most = 0;
-    for (arch_matrix_t m = 0; m < ARCH_N_MATRICES; m++) {
-        const arch_extents_t e = arch_extents(model, m);
-        const size_t n = (e.n_in > e.n_out ? e.n_in : e.n_out) * model->lora->rank;
-        most = n > most ? n : most;
-    }
-    return most;
-}
-
 zero_status_t lora_init(const model_t *model, zero_engine_t *engine)
 {
-    float *values = malloc(largest_adapter(model) * sizeof *values);
+    float *values = malloc(lora_largest(model) * sizeof *values);
     zero_status_t status =
         values ? ZERO_OK : report_rank_error(ZERO_ERROR_MEMORY, "no memory for an adapter's initial values");
     for (int l = 0; l < model->options->model.layers; l++)

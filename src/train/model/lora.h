@@ -27,6 +27,8 @@ void lora_allocate(const model_t *model, activations_t *activations);
 void lora_allocate_layer(const model_t *model, activations_t *activations, int layer);
 /* Returns the widest x A^T of a layer, in columns, for the kernels' limits; 0: there are no adapters. */
 size_t lora_width(const model_t *model);
+/* Returns the most elements of a B, or of a layer's A together, likewise. */
+size_t lora_largest(const model_t *model);
 
 /* Writes random A, uniform in +-1 / sqrt(n_in), as PEFT does, by [lora] seed; and zeros to B. [collective] */
 zero_status_t lora_init(const model_t *model, zero_engine_t *engine);

@@ -21,11 +21,12 @@ static zero_model_limits_t limits(const model_t *model)
     size_t qkv = (size_t)((o->model.heads + 2 * o->model.kv_heads) * options_head_dim(&o->model));
     size_t narrow = qkv > 3 * dim ? qkv : 3 * dim, of_model = mlp > narrow ? mlp : narrow;
     size_t adapters = lora_width(model), widest = adapters > of_model ? adapters : of_model;
+    size_t matrix = dim * (of_model > vocab ? of_model : vocab), adapter = lora_largest(model);
     return (zero_model_limits_t){
         .n_rows = (size_t)(o->train.micro_batch * options_longest_part(o)),
         .seq_len = (size_t)o->model.seq_len,
         .n_batch = options_sequence_ranks(&o->train) > 1 ? (size_t)o->train.micro_batch : 0,
-        .max_linear = dim * (widest > vocab ? widest : vocab),
+        .max_linear = adapter > matrix ? adapter : matrix,
         .max_width = widest,
         .n_heads = (size_t)options_most_heads(o).n_heads,
         .head_dim = (size_t)options_head_dim(&o->model),

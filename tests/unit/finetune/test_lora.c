@@ -105,6 +105,18 @@ START_TEST(fp8_products_change_no_bit_over_stages_and_recomputation)
 }
 END_TEST
 
+/* An adapter of more elements than any matrix of the model: products of bf16 take it from room that is planned. */
+START_TEST(a_rank_may_be_larger_than_the_model)
+{
+    static const char *const targets[] = {"down", "o", "gate"};
+    for (int i = 0; i < 3; i++)
+        expect_shell("sed 's/^init = .*/layers = 1\\ndim = 24\\nheads = 3\\nhead_dim = 100\\nffn_dim = 400\\n"
+                     "arch = llama/; s/precision = fp32/precision = bf16/' qwen2.ini >wide.ini && "
+                     "$Z --steps 1 --set lora.rank=512 --set lora.targets=%s wide.ini",
+                     targets[i]);
+}
+END_TEST
+
 /* Products in bf16 of a base in fp8: of odd sizes, too, and each rank holds another part of a matrix. */
 START_TEST(a_base_in_fp8_has_the_same_bits_at_every_stage)
 {
@@ -404,6 +416,7 @@ static Suite *suite(void)
     tcase_add_loop_test(c, stages_ranks_and_recomputation_change_no_bit, 0, N_MODELS);
     tcase_add_loop_test(c, every_optimizer_trains_adapters_alike_on_any_number_of_ranks, 0, 4);
     tcase_add_test(c, fp8_products_change_no_bit_over_stages_and_recomputation);
+    tcase_add_test(c, a_rank_may_be_larger_than_the_model);
     tcase_add_loop_test(c, a_base_in_fp8_has_the_same_bits_at_every_stage, 0, N_MODELS);
     tcase_add_loop_test(c, a_run_stopped_and_resumed_equals_one_never_stopped, 0, N_MODELS);
     tcase_add_test(c, targets_are_the_same_in_any_words);
