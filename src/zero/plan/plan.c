@@ -132,9 +132,12 @@ static uint64_t v_elems(const zero_arena_plan_t *plan, const zero_model_t *model
 }
 
 /* Refuses tensors that share a block of a state array: packed ones may. */
-static zero_status_t check_blocks(const zero_model_t *model, const zero_layout_t *layout, const zero_arena_plan_t *plan)
+static zero_status_t check_blocks(const zero_model_t *model, const zero_layout_t *layout, const zero_arena_plan_t *plan,
+                                  const zero_config_t *config)
 {
     const uint64_t n = plan->array_format.block_elems;
+    if (config->forward_only) /* no state */
+        return ZERO_OK;
     for (zero_tensor_t t = 0; t < model->n_tensors; t++)
         if (!model->tensors[t].frozen && layout->tensor_offsets[t] % n != 0)
             return zero_fail_collective(
@@ -212,7 +215,7 @@ zero_status_t zero_arena_plan_create(const zero_model_t *model, const zero_layou
     zero_arena_plan_t made = {.stage = zero_stage_get(config, layout->world_size),
                               .n_arrays = zero_optimizer_n_arrays(config),
                               .array_format = zero_optimizer_array_format(config)};
-    ZERO_TRY(check_blocks(model, layout, &made));
+    ZERO_TRY(check_blocks(model, layout, &made, config));
     if (layout->n_frozen_matrices > 0 && config->dtype != ZERO_BF16)
         return zero_fail_collective(ZERO_ERROR_USAGE, "frozen tensors in fp8 with dtype %s: they need bf16",
                                     zero_dtype_name(config->dtype));

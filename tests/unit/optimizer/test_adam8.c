@@ -501,8 +501,9 @@ START_TEST(tensors_that_share_a_block_are_refused)
     zero_memory_t plan;
     zero_config_t config = zero_config_default();
     config.optimizer = ZERO_OPTIMIZER_ADAMW8BIT;
-    for (int i = 0; i < 2; ++i) {
-        zero_model_t *model = model_of(i ? 128 : 130, true);
+    for (int i = 0; i < 3; ++i) {
+        zero_model_t *model = model_of(i == 1 ? 128 : 130, true);
+        config.forward_only = i == 2; /* has no state */
         capture_begin();
         zero_status_t status = zero_plan(model, &config, ZERO_DEVICE_CPU, ZERO_COMM_AUTO, 2, &plan);
         const char *said = capture_end();
