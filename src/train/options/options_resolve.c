@@ -165,14 +165,14 @@ static zero_status_t check_sequence_ranks(const options_t *o, int64_t world_size
     return ZERO_OK;
 }
 
-/* auto: the fewest ranks with which every group has sequences of the step. */
+/* auto: the fewest ranks with which every group has sequences of the step; with pairs one, which holds whole ones. */
 static zero_status_t resolve_sequence_ranks(options_t *o, int64_t world_size)
 {
     int64_t *n_ranks = &o->train.sequence_ranks;
     const int64_t global = o->train.global_batch;
     if (*n_ranks == SEQUENCE_RANKS_AUTO) {
         *n_ranks = 1;
-        while (global > 0 && *n_ranks < world_size &&
+        while (o->train.objective != OBJECTIVE_DPO && global > 0 && *n_ranks < world_size &&
                (world_size % *n_ranks != 0 || global % (world_size / *n_ranks) != 0))
             ++*n_ranks;
     }
@@ -192,9 +192,12 @@ static zero_status_t resolve_batch(train_options_t *train, int64_t n_groups)
     if (global == 0)
         global = micro * n_groups; /* at most 2^20 * 2^31: no overflow */
     if (global < n_groups)
-        return report_error(
-            ZERO_ERROR_USAGE, "[train] global_batch: %" PRId64 " sequences are fewer than the %" PRId64 " %s%s", global,
-            n_groups, of, train->sequence_ranks > 1 ? "" : ": [train] sequence_ranks lets ranks share one");
+        return report_error(ZERO_ERROR_USAGE,
+                            "[train] global_batch: %" PRId64 " sequences are fewer than the %" PRId64 " %s%s", global,
+                            n_groups, of,
+                            train->sequence_ranks > 1 || train->objective == OBJECTIVE_DPO
+                                ? ": set a larger one, or start fewer ranks"
+                                : ": [train] sequence_ranks lets ranks share one");
     if (global % n_groups)
         return report_error(ZERO_ERROR_USAGE,
                             "[train] global_batch: %" PRId64 " is not divisible by the number of %s, %" PRId64, global,

@@ -272,6 +272,8 @@ static const refusal_t REFUSALS[] = {
     {"$Z evaluate --resume gpt2 gpt2.ini", {"'val.tokens' has pairs of answers", "evaluate does not"}},
     {"mpirun --oversubscribe -np 2 $Z --set train.sequence_ranks=2 gpt2.ini",
      {"[train] objective = dpo", "sequence_ranks = 2"}},
+    {"mpirun --oversubscribe -np 2 $Z --set train.sequence_ranks=auto --set train.global_batch=1 gpt2.ini",
+     {"[train] global_batch: 1 sequences are fewer than the 2 ranks: set a larger one, or start fewer ranks"}},
     {"printf '\\1' | dd of=lone.tokens bs=1 seek=53 conv=notrunc 2>/dev/null; $Z --set data.train=lone.tokens gpt2.ini",
      {"flags of a later version"}},
 };
