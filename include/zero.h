@@ -383,7 +383,8 @@ typedef struct zero_config {
     float offload_ratio;
     zero_offload_update_t offload_update;
     /* ZERO_OFFLOAD_UPDATE_DEVICE: stages the state in idle activations, and in at most this much device memory. With
-     * ZERO_UPDATE_IN_BACKWARD, which uses no activations, units of 100 million parameters wait less in 1 GiB. */
+     * ZERO_UPDATE_IN_BACKWARD no activations are idle: for units of 100 million parameters or more, 1 GiB makes steps
+     * shorter than 256 MiB. */
     size_t offload_buffer_bytes;
     /* ZERO_OFFLOAD_UPDATE_HOST: threads per rank. 0: one less than the rank's share of the cores near its GPU. If it is
      * more than there are cores, all their hardware threads are used. */

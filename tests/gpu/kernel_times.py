@@ -21,7 +21,7 @@ Record = collections.namedtuple("Record", "stream begin end name")
 PARTS = (
     ("attention", r"(attention|dot_rows|attention_\w+|causal_numbers|attend|combine)<|.*(cudnn|sdpa|flash|fmha)"),
     ("matrix products", r"nvjet|fill_rows<|fingerprint_rows<|.*(cublas|cutlass|gemm|gemv|splitK)"),
-    ("adapters", r"narrow_"),
+    ("adapters, their casts", r"narrow_"),
     ("norms, residual sums", r"(layernorm|rmsnorm|norm_backward|(head|projection)_norm(_backward)?|add_scaled)<"),
     ("GELU, SwiGLU, RoPE", r"((gelu|swiglu|gated)(_backward)?|rope)<"),
     ("cross-entropy", r"(cross_entropy|skip_rows)<|add_losses$"),

@@ -152,7 +152,7 @@ static zero_status_t multiply_part(const zero_model_kernels_t *kernels, zero_mod
                                     .ldc = width,
                                     .scale = p->scale};
     ZERO_TRY(kernels->product(ctx, &forward));
-    if (p->u == NULL)
+    if (p->u == NULL || part->db.data == NULL)
         return ZERO_OK;
     const zero_product_t gradient = {.transpose_a = true,
                                      .m = part->width,

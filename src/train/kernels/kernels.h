@@ -69,7 +69,7 @@ typedef struct zero_fp8 {
 typedef struct zero_narrow_part {
     size_t first, width; /* columns */
     zero_weight_t b;     /* [width, rank], or [rank, width] if transposed */
-    zero_grad_t db;      /* [width, rank]; read if there is a u, and not transposed */
+    zero_grad_t db;      /* [width, rank], also if b is transposed; written if there is a u */
 } zero_narrow_part_t;
 
 #define ZERO_MAX_NARROW 3
@@ -87,7 +87,7 @@ typedef struct zero_narrow_product {
     const void *x; /* [n_rows, n_columns] */
     int n_parts;   /* 1..ZERO_MAX_NARROW */
     zero_narrow_part_t parts[ZERO_MAX_NARROW];
-    bool transposed;
+    bool transposed; /* the parts' b are [rank, width] */
     float scale;
     void *out;
     const void *u;        /* NULL: none */

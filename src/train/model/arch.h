@@ -174,7 +174,8 @@ void *arch_row(const model_t *model, void *data, size_t width, bool is_tile);
 /* y[R, n_out] = x[R, n_in] W + bias, in the architecture's layout of W. These three include the layer's adapters, if
  * it has any: x W is then x (W + scale A^T B^T), and their gradients take the place of W's. */
 zero_status_t arch_linear(model_t *model, arch_linear_t at, void *y, const void *x, zero_weight_t bias);
-/* dx[R, n_in] = dy[R, n_out] W^T */
+/* dx[R, n_in] = dy[R, n_out] W^T. With adapters it also writes the gradients of their B: it is called once in a
+ * micro-step, behind arch_linear of the same x. */
 zero_status_t arch_linear_backward_input(model_t *model, arch_linear_t at, void *dx, const void *dy);
 /* dW = x^T dy and, unless it is ARCH_NO_GRAD, dbias = the column sums of dy. Comes after arch_linear_backward_input of
  * the same layer, without another layer's in between. If fp8_keeps_inputs, x is not read. */

@@ -28,7 +28,8 @@
 struct fp8 {
     /* Device memory, the engine's. */
     zero_fp8_scales_t *scales;           /* [layers, ARCH_N_MATRICES, FP8_N_OPERANDS] */
-    uint8_t *rows;                       /* [R, the widest] of the x or dy that is multiplied next */
+    uint8_t *rows;                       /* [R, the widest] x or dy, written by fp8_cast or lora.c's
+                                          * narrow_product and read by the next product: every cast overwrites it */
     uint8_t *weight;                     /* of the largest matrix, in the form that is multiplied next */
     uint8_t *dy_columns, *x_columns;     /* [the widest, R]; x_columns NULL: every layer keeps its own */
     zero_fp8_scales_t *reports;          /* host, pinned: a ring of n_reports copies of the scales */

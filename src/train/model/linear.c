@@ -19,7 +19,8 @@ static zero_status_t find_weight(model_t *model, arch_linear_t at, zero_weight_t
     return ZERO_OK;
 }
 
-/* Computes y = x W + bias, or adds x W to y. In fp8, x may be NULL: it has been cast. So may dy below. */
+/* Computes y = x W + bias, or adds x W to y. In fp8, x NULL means that lora_forward has cast it; likewise
+ * dy below. */
 static zero_status_t multiply(model_t *model, arch_linear_t at, void *y, bool accumulate, const void *x,
                               zero_weight_t bias)
 {

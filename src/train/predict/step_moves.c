@@ -45,12 +45,28 @@ static bool has_bias(const fit_shape_t *s, int product)
     return s->has_bias && (!s->is_llama || product == 0);
 }
 
-/* Adds what [lora] asks for. An input that several matrices share is read once. */
-static void add_adapters(const lora_options_t *lora, fit_shape_t *s)
+/* Adds how often adapters read a layer's input and the gradient of its output, n matrices of which have one. GPUs have
+ * a kernel for bf16 and some ranks that reads the latter once for both of its products, and in fp8 either with the
+ * cast. is_whole: of all matrices that are multiplied as one, without a bias. */
+static void add_reads(const options_t *o, double input, double output, int n, bool is_whole, fit_shape_t *s)
 {
+    const int64_t rank = o->lora.rank, all = rank * n;
+    const bool has_kernel = s->on_gpu && o->train.precision == ZERO_BF16;
+    const bool takes_x = has_kernel && s->fp8 && is_whole && all % 8 == 0 && all <= 48 && all != 40;
+    const bool takes_dy = has_kernel && (rank == 8 || rank == 16 || rank == 32);
+    s->low_x += takes_x ? 0.0 : input;
+    s->low_dy += output * (!takes_dy ? 2.0 : s->fp8 && is_whole ? 0.0 : 1.0);
+}
+
+/* Adds what [lora] asks for. An input that several matrices share is read once. */
+static void add_adapters(const options_t *o, fit_shape_t *s)
+{
+    const lora_options_t *lora = &o->lora;
     matrix_t matrices[MOST_MATRICES];
     const int n = lora->rank > 0 ? list_matrices(s, matrices) : 0;
     bool is_whole[FIT_N_PRODUCTS] = {true, true, true, true};
+    int n_of[FIT_N_PRODUCTS] = {0};
+    double input[FIT_N_PRODUCTS] = {0}, output[FIT_N_PRODUCTS] = {0};
     int last = -1;
     s->is_frozen = lora->rank > 0;
     for (int i = 0; i < n; i++)
@@ -64,7 +80,12 @@ static void add_adapters(const lora_options_t *lora, fit_shape_t *s)
             s->low_read += matrices[i].columns;
         s->low_inputs += matrices[i].product == last ? 0.0 : matrices[i].rows;
         last = matrices[i].product;
+        n_of[last]++;
+        input[last] = matrices[i].rows;
+        output[last] += matrices[i].columns;
     }
+    for (int product = 0; product < FIT_N_PRODUCTS; product++)
+        add_reads(o, input[product], output[product], n_of[product], is_whole[product] && !has_bias(s, product), s);
 }
 
 fit_shape_t fit_shape_of(const options_t *o, const fit_machine_t *machine)
@@ -110,7 +131,7 @@ fit_shape_t fit_shape_of(const options_t *o, const fit_machine_t *machine)
     s.micro_steps = (double)options_micro_steps(&o->train, machine->n_ranks);
     s.adds_locally = o->zero.stage < 2 && s.micro_steps > 1 && !o->zero.reduce_every_micro_step;
     s.grad_bytes = s.adds_locally ? sizeof(float) : s.param_bytes;
-    add_adapters(&o->lora, &s);
+    add_adapters(o, &s);
     return s;
 }
 

@@ -65,26 +65,24 @@ static double biased(const fit_shape_t *s)
 
 /* Elements that norms, activation function, rotation and adapters, whose products are as narrow as their rank, read and
  * write for a row of a block. Adapters that cover a layer without a bias write its output, and the product adds to
- * that in passing; others come behind the product, and read its output, too. On GPUs the cast to fp8 reads a layer's
- * input for them as well. */
+ * that in passing; others come behind the product, and read its output, too. */
 static double forward_elems(const fit_shape_t *s)
 {
     double biases = s->has_bias && !s->on_gpu ? 2.0 * biased(s) : 0.0;
-    double adapters = s->low_outputs + s->low_read + (s->on_gpu && s->fp8 ? 0.0 : s->low_inputs);
+    double adapters = s->low_outputs + s->low_read + s->low_x;
     return 8.0 * s->C + (s->is_llama ? 3.0 : 2.0) * s->F + 2.0 * s->rotated + (s->has_head_norms ? 2.0 * s->qkv : 0.0) +
            biases + adapters;
 }
 
 /* With biases: q's, k's and v's gradients take a pass of their own, on the CPU all of them. With head norms: each
  * head's gradient is read with its input and written. light: the outputs of norms and of the activation function are
- * written again. (If recompute is full, the block's forward does that.) GPUs read an output's gradient once for both of
- * its adapters' products, and in fp8 for the cast as well. */
+ * written again. (If recompute is full, the block's forward does that.) */
 static double backward_elems(const fit_shape_t *s)
 {
     double normed_again = s->light ? 2.0 * s->qkv + 2.0 * s->rotated : 0.0;
     double of_heads = s->has_head_norms ? normed_again + 3.0 * s->rotated : 0.0;
     double biases = !s->has_bias || s->is_frozen ? 0.0 : s->on_gpu ? s->qkv : biased(s);
-    double adapters = 2.0 * s->low_inputs + (!s->on_gpu ? 2.0 : s->fp8 ? 0.0 : 1.0) * s->low_outputs;
+    double adapters = 2.0 * s->low_inputs + s->low_dy;
     return 8.0 * s->C + (s->is_llama ? 5.0 : 3.0) * s->F + 2.0 * s->rotated + biases + of_heads + adapters +
            (s->light ? 2.0 * s->C + s->F : 0.0);
 }

@@ -273,6 +273,45 @@ START_TEST(narrow_products_equal_fp64)
 }
 END_TEST
 
+START_TEST(a_narrow_product_casts_x_as_fp8_cast_does)
+{
+    enum { ROWS = 32, COLUMNS = 48, RANK = 3 };
+    fixture_t f;
+    zero_model_limits_t limits = limits_of((shape_t){ROWS, COLUMNS, COLUMNS}, ZERO_BF16);
+    limits.narrow_width = RANK;
+    limits.fp8 = true;
+    if (!fixture_open(&f, _i, &limits))
+        return;
+    array_t x = array_normal(ROWS * COLUMNS, ZERO_FP32, 0.0, 1.0, 41),
+            b = array_normal(COLUMNS * RANK, ZERO_BF16, 0.0, 1.0, 42);
+    array_t out = array_poison(ROWS * RANK, ZERO_FP32);
+    uint8_t rows[2][ROWS * COLUMNS];
+    const uint32_t absmax = zero_bits_of_float(9.0f); /* a known one is not measured */
+    for (int known = 0; known < 2; known++) {
+        zero_fp8_scales_t scales[2] = {{.absmax = absmax}, {.absmax = absmax}};
+        const zero_fp8_t x8[2] = {{ZERO_E5M2, rows[0], NULL, &scales[0]}, {ZERO_E5M2, rows[1], NULL, &scales[1]}};
+        memset(rows, known, sizeof rows);
+        const zero_narrow_product_t product = {.n_rows = ROWS,
+                                               .n_columns = COLUMNS,
+                                               .rank = RANK,
+                                               .x = x.data,
+                                               .n_parts = 1,
+                                               .parts = {{.width = COLUMNS, .b = array_weight(&b)}},
+                                               .scale = 1.0f,
+                                               .out = out.data,
+                                               .x8 = &x8[0],
+                                               .absmax_is_known = known};
+        ck_assert_int_eq(f.kernels->narrow_product(&f.ctx, &product), ZERO_OK);
+        ck_assert_int_eq(f.kernels->fp8_cast(&f.ctx, &x8[1], x.data, known, ROWS, COLUMNS), ZERO_OK);
+        ck_assert_mem_eq(rows[0], rows[1], sizeof rows[0]);
+        ck_assert(scales[0].absmax == scales[1].absmax && scales[0].scale == scales[1].scale);
+        ck_assert((scales[0].absmax == absmax) == known);
+    }
+    array_free(&x), array_free(&b), array_free(&out);
+    fixture_close(&f);
+}
+END_TEST
+
 /* ---- Numbers of threads ---- */
 
 typedef struct products {
@@ -460,6 +499,7 @@ static void add_tests(TCase *tests)
     tcase_add_loop_test(tests, weight_and_bias_gradients_equal_fp64, 0, FIXTURE_N_ISAS);
     tcase_add_loop_test(tests, products_of_strided_matrices_equal_fp64, 0, FIXTURE_N_ISAS);
     tcase_add_loop_test(tests, narrow_products_equal_fp64, 0, FIXTURE_N_ISAS);
+    tcase_add_loop_test(tests, a_narrow_product_casts_x_as_fp8_cast_does, 0, FIXTURE_N_ISAS);
     tcase_add_loop_test(tests, weight_gradient_without_bias_touches_nothing_else, 0, FIXTURE_N_ISAS);
     tcase_add_loop_test(tests, workspace_too_small_is_refused, 0, FIXTURE_N_ISAS);
     tcase_add_loop_test(tests, matrix_products_allocate_nothing, 0, FIXTURE_N_ISAS);

@@ -130,6 +130,26 @@ START_TEST(options_that_contradict_the_file_or_the_ranks_are_refused)
 END_TEST
 
 /* Each within its range; multiplied, more than 64 bits hold: activations, logits, matrices, scores. */
+START_TEST(state_for_updates_in_backward_has_a_48th_of_the_limit)
+{
+    static const struct {
+        const char *memory;
+        size_t mib;
+    } cases[] = {{"0", 1024}, {"6", 256}, {"12", 256}, {"24", 512}, {"48", 1024}, {"141", 1024}};
+    char text[400];
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        snprintf(text, sizeof text,
+                 MINIMAL "[train]\nmicro_batch = 1\nglobal_batch = 1\ngrad_clip = 0\n[zero]\nupdate = "
+                         "backward\n[device]\nmemory = %s\n",
+                 cases[i].memory);
+        const options_t options = must_parse(text, NULL);
+        ck_assert_uint_eq(options_config(&options, 1).offload_buffer_bytes, cases[i].mib << 20);
+    }
+    const options_t options = must_parse(MINIMAL "[train]\nmicro_batch = 1\nglobal_batch = 1\n", NULL);
+    ck_assert_uint_eq(options_config(&options, 1).offload_buffer_bytes, zero_config_default().offload_buffer_bytes);
+}
+END_TEST
+
 START_TEST(sizes_beyond_any_memory_are_refused)
 {
     static const struct {
@@ -360,6 +380,7 @@ static Suite *suite(void)
     tcase_add_test(c, contradictory_settings_are_refused);
     tcase_add_test(c, options_that_contradict_the_file_or_the_ranks_are_refused);
     tcase_add_test(c, a_window_of_smollm3_is_that_of_the_layers_without_rope);
+    tcase_add_test(c, state_for_updates_in_backward_has_a_48th_of_the_limit);
     tcase_add_test(c, sizes_beyond_any_memory_are_refused);
     tcase_add_test(c, sizes_and_rates_are_derived_by_architecture);
     tcase_add_test(c, heads_and_scaled_positions_must_fit);

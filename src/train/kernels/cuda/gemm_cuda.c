@@ -258,7 +258,7 @@ static cublasStatus_t run(zero_model_context_t *ctx, const plan_t *plan, const z
 /* ---- The fastest candidate ---- */
 
 #define N_TIMED_RUNS 3
-#define LONG_MS 5.0f /* of one run: what remains of loading a kernel, and of noise, does not count */
+#define LONG_MS 5.0f /* a run this long is timed once: noise hardly matters */
 
 /* Runs a candidate several times, or once or twice if that takes long, and returns its least time and the fingerprint
  * of c. If that time is at least `limit_ms`, there is no fingerprint. */
@@ -268,16 +268,18 @@ static zero_status_t time_candidate(zero_model_context_t *ctx, const plan_t *pla
     zero_gemm_plans_t *plans = zero_model_cuda(ctx)->gemms;
     const zero_cublaslt_t *lt = &plans->lt;
     cudaStream_t stream = zero_model_stream(ctx);
+    bool is_long = true;
     *least_ms = INFINITY;
-    for (int i = 0; i <= N_TIMED_RUNS; ++i) { /* the first loads the kernel */
+    for (int i = 0; i <= N_TIMED_RUNS; ++i) { /* the first loads the kernel, which may take milliseconds */
         float ms;
         ZERO_TRY_CUDA(cudaEventRecord(plans->start, stream));
         ZERO_TRY_CUBLASLT(run(ctx, plan, gemm, candidate));
         ZERO_TRY_CUDA(cudaEventRecord(plans->end, stream));
         ZERO_TRY_CUDA(cudaEventSynchronize(plans->end));
         ZERO_TRY_CUDA(cudaEventElapsedTime(&ms, plans->start, plans->end));
-        const bool is_long = ms >= LONG_MS;
-        if ((i > 0 || (is_long && ms > 1.5f * limit_ms)) && ms < *least_ms)
+        is_long = is_long && ms >= LONG_MS;
+        const bool is_too_slow = limit_ms >= LONG_MS && ms > 1.5f * limit_ms + LONG_MS; /* even if it was loaded */
+        if ((i > 0 || is_too_slow) && ms < *least_ms)
             *least_ms = ms;
         if (is_long && *least_ms < INFINITY)
             break;

@@ -40,8 +40,9 @@ cudaError_t zero_launch_fingerprint(cudaStream_t stream, zero_dtype_t dtype, zer
 /* ---- narrow.cu ---- */
 
 #define ZERO_NARROW_COLUMNS 1024 /* of x, that a block takes */
-#define ZERO_NARROW_ROWS 16384   /* of one launch */
-/* Returns the most ranges of rows that sums over rows are taken of. */
+#define ZERO_NARROW_ROWS 16384   /* of one launch: bounds the scratch for sums */
+#define ZERO_NARROW_RANK 48      /* the largest that the kernel takes, of all parts together */
+/* Returns the most ranges of rows; each has its own sums of x^T u. */
 static inline size_t zero_narrow_slices(size_t n_columns, size_t rank)
 {
     size_t most = ((size_t)32 << 20) / (n_columns * rank * sizeof(float));
@@ -57,7 +58,8 @@ static inline size_t zero_narrow_scratch(size_t n_rows, size_t n_columns, size_t
 /* Returns whether zero_launch_narrow computes this product, of bf16: not one without u and x8, for which cuBLASLt is as
  * fast. */
 bool zero_narrow_takes(const zero_narrow_product_t *product);
-/* Casts, too, if the product has an x8, whose maximum is known. scratch: zero_narrow_scratch, aligned to 16 bytes. */
+/* Only if zero_narrow_takes. With an x8 it also casts x; scales->absmax must be set. scratch: zero_narrow_scratch,
+ * aligned to 16 bytes. */
 cudaError_t zero_launch_narrow(cudaStream_t stream, const zero_narrow_product_t *product, float *scratch);
 
 /* ---- column_sum.cu ---- */

@@ -10,11 +10,13 @@
 size_t zero_cuda_linear_workspace(const zero_model_limits_t *limits)
 {
     const size_t sums = zero_scratch_bytes(zero_column_sum_bytes(limits->max_width));
-    if (limits->narrow_width == 0)
+    if (limits->narrow_width == 0 || limits->dtype != ZERO_BF16)
         return sums;
-    const size_t widest = limits->max_width, rank = limits->narrow_width;
+    const size_t widest = limits->max_width;
+    const size_t rank = limits->narrow_width < ZERO_NARROW_RANK ? limits->narrow_width : ZERO_NARROW_RANK;
+    /* A narrower call may have more slices, but these take less than widest * rank floats more. */
     const size_t floats = zero_narrow_scratch(limits->n_rows, widest, rank, ZERO_MAX_NARROW, true) + widest * rank;
-    const size_t narrow = zero_scratch_bytes(floats * sizeof(float)); /* smaller ones may have a slice more */
+    const size_t narrow = zero_scratch_bytes(floats * sizeof(float));
     return narrow > sums ? narrow : sums;
 }
 
@@ -119,19 +121,10 @@ zero_status_t zero_cuda_product(zero_model_context_t *ctx, const zero_product_t 
     return zero_cuda_gemm(ctx, &gemm);
 }
 
-zero_status_t zero_cuda_narrow_product(zero_model_context_t *ctx, const zero_narrow_product_t *p)
+/* Computes a product of bf16 that zero_narrow_takes. */
+static zero_status_t multiply_narrow(zero_model_context_t *ctx, const zero_narrow_product_t *p)
 {
-    const zero_dtype_t dtype = zero_model_cuda(ctx)->dtype;
-    for (int i = 0; i < p->n_parts; ++i)
-        ZERO_TRY(zero_check_weight(ctx, p->parts[i].b));
-    if (dtype == ZERO_BF16 && p->x8 != NULL && !zero_narrow_takes(p)) { /* perhaps without the cast */
-        zero_narrow_product_t alone = *p;
-        alone.x8 = NULL;
-        ZERO_TRY(zero_cuda_fp8_cast(ctx, p->x8, p->x, p->absmax_is_known, p->n_rows, p->n_columns));
-        return zero_cuda_narrow_product(ctx, &alone);
-    }
-    if (dtype != ZERO_BF16 || !zero_narrow_takes(p))
-        return zero_narrow_by_parts(zero_model_kernels_cuda(), ctx, p, dtype);
+    cudaStream_t stream = zero_model_stream(ctx);
     zero_scratch_t scratch = zero_cuda_scratch(ctx);
     const size_t floats = zero_narrow_scratch(p->n_rows, p->n_columns, p->rank, (size_t)p->n_parts, p->u != NULL);
     float *sums;
@@ -139,10 +132,25 @@ zero_status_t zero_cuda_narrow_product(zero_model_context_t *ctx, const zero_nar
     if (p->x8 != NULL)
         ZERO_TRY(zero_fp8_check_matrix(p->n_rows, p->n_columns));
     if (p->x8 != NULL && !p->absmax_is_known)
-        ZERO_TRY_CUDA(
-            zero_launch_fp8_absmax(zero_model_stream(ctx), &p->x8->scales->absmax, p->x, p->n_rows * p->n_columns));
-    ZERO_TRY_CUDA(zero_launch_narrow(zero_model_stream(ctx), p, sums));
+        ZERO_TRY_CUDA(zero_launch_fp8_absmax(stream, &p->x8->scales->absmax, p->x, p->n_rows * p->n_columns));
+    ZERO_TRY_CUDA(zero_launch_narrow(stream, p, sums));
     return ZERO_OK;
+}
+
+zero_status_t zero_cuda_narrow_product(zero_model_context_t *ctx, const zero_narrow_product_t *p)
+{
+    const zero_dtype_t dtype = zero_model_cuda(ctx)->dtype;
+    zero_narrow_product_t alone = *p;
+    for (int i = 0; i < p->n_parts; ++i)
+        ZERO_TRY(zero_check_weight(ctx, p->parts[i].b));
+    if (dtype == ZERO_BF16 && zero_narrow_takes(p))
+        return multiply_narrow(ctx, p);
+    if (p->x8 != NULL)
+        ZERO_TRY(zero_cuda_fp8_cast(ctx, p->x8, p->x, p->absmax_is_known, p->n_rows, p->n_columns));
+    alone.x8 = NULL;
+    if (dtype == ZERO_BF16 && p->x8 != NULL && zero_narrow_takes(&alone))
+        return multiply_narrow(ctx, &alone);
+    return zero_narrow_by_parts(zero_model_kernels_cuda(), ctx, &alone, dtype);
 }
 
 /* ---- fp8 cuda ---- */

@@ -2,9 +2,14 @@
  *
  * Bound by memory: x is read once, for up to three results. A block takes 1024 columns of a part and a range of rows,
  * 16 rows at a time, which asynchronous copies bring to shared memory ahead. From there each of its warps
- * multiplies 64 columns by B, which it keeps in registers, and adds x^T u to sums that stay in registers, too. What
- * blocks have summed is added up behind them (narrow_finish): products with B over the column ranges, x^T u over the
- * row ranges. Both ranges and their order depend on sizes alone.
+ * multiplies 64 columns by B, which it keeps in registers, and adds x^T u to sums that stay in registers, too. (Ranks
+ * of 32 and 48 spill some 100 bytes of a thread.) A second kernel, narrow_finish, adds up the blocks' sums: products
+ * with B over the column ranges, x^T u over the row ranges. Both ranges and their order depend on sizes alone. Turn i
+ * of a block, with four stages:
+ *
+ *     copies | stage i + 3 ...                             | stage i + 4 ...
+ *     warps  | add up sums of i - 1 | multiply and cast i  | add up sums of i | multiply and cast i + 1
+ *            ^ barrier: stage i is here, stage i - 1 and sums of i - 1 are done
  */
 #include <cuda_fp8.h>
 
@@ -31,7 +36,7 @@ typedef struct part {
     size_t first, width;
     const __nv_bfloat16 *b;
     zero_grad_t db;
-    int first_group; /* of column ranges */
+    int first_group; /* index of its first range of columns */
 } part_t;
 
 typedef struct call {
@@ -56,7 +61,7 @@ template <int RANK> static constexpr int padded = RANK % 16 == 0 ? RANK + 8 : RA
 /* The warps' products of a stage with B: float [2][WARPS][ROWS][padded]. While they are added up, the next are written.
  */
 template <int RANK> static constexpr int sums_elems = WARPS *ROWS *padded<RANK>;
-/* Stages that fit beside. */
+/* As many stages as fit into Hopper's 227 KiB beside the sums. */
 template <int RANK> static constexpr int stages = RANK <= 24 ? 5 : RANK <= 32 ? 4 : 3;
 template <int RANK> static constexpr int stage_bytes = STAGE_BYTES + ROWS *RANK * 2; /* of x, then u */
 
@@ -306,7 +311,7 @@ static __device__ __forceinline__ void finish_db(const call_t &call, size_t i)
     const size_t fours = call.rank / 4, column = i / fours;
     for (int p = 0; p < call.n_parts; ++p) {
         const part_t &part = call.parts[p];
-        if (column < part.first || column >= part.first + part.width)
+        if (column < part.first || column >= part.first + part.width || part.db.data == nullptr)
             continue;
         float4 sum = add_up(call.slices + i * 4, call.n_slices, call.n_columns * call.rank);
         float4 *running = reinterpret_cast<float4 *>(call.running + i * 4);
