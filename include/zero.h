@@ -224,7 +224,8 @@ typedef enum zero_init { ZERO_INIT_ZEROS, ZERO_INIT_ONES, ZERO_INIT_NORMAL } zer
 
 typedef struct zero_tensor_desc {
     /* Unique in the model; checkpoints use it, so take Hugging Face's for its models. zero_save_begin refuses one that
-     * is not UTF-8, has a control character, '/' or "..", ends in '.', or is __metadata__. */
+     * is not UTF-8, has a control character, '/' or "..", is __metadata__ or, of a tensor that is trained, ends in '.'.
+     */
     const char *name;
     int n_dims;                   /* 1..ZERO_MAX_DIMS */
     int64_t shape[ZERO_MAX_DIMS]; /* row-major, each at least 1 */
@@ -523,7 +524,8 @@ ZERO_API zero_status_t zero_grad_ready(zero_engine_t *engine, zero_unit_t unit, 
 ZERO_API const void *zero_param(const zero_engine_t *engine, zero_tensor_t tensor);
 
 typedef struct zero_grad_buffer {
-    /* The tensor's full gradient: memory, layout and lifetime as zero_param's. NULL in forward, and if it is frozen. */
+    /* The tensor's full gradient: memory, layout and lifetime as zero_param's. NULL in forward, if it is frozen,
+     * and in a unit that uses another unit's tensors but does not share this one (zero_model_share_tensor). */
     void *data;
     zero_dtype_t dtype; /* the configured dtype; fp32 if stages 0-1 accumulate micro-steps before reducing them */
     bool accumulate;    /* true: add to what is there; false: overwrite every element */
@@ -1404,8 +1406,8 @@ ZERO_API const char *zero_checkpoint_state(const zero_checkpoint_t *checkpoint);
  * Other tensors may have been frozen than are now. One that is frozen gets its weight, rounded from the master weight
  * if there is one. One that was frozen gets its weight from the model's files, and moments of zero.
  *
- * Returns ZERO_ERROR_MISMATCH if ranks have opened different checkpoints, as on hosts with directories of their own,
- * and ZERO_ERROR_FORMAT if the checkpoint's tensors are not the declared ones; then nothing has changed. It also
+ * Returns ZERO_ERROR_MISMATCH if ranks have opened different checkpoints, for example because hosts have different
+ * files under one path, and ZERO_ERROR_FORMAT if the checkpoint's tensors are not the declared ones; then nothing has changed. It also
  * does, with a line that names the number, if a weight or moment is not finite or a second moment is negative. Some
  * weights may be overwritten by then, and the engine refuses to use them as after a failed zero_set_state. [collective]
  */

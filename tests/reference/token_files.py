@@ -148,6 +148,19 @@ def a_killed_run_continues_to_the_same_bytes():
     assert read("killed.tokens") == read("whole.tokens")
 
 
+def running_of_group(group):
+    """Returns the processes of a group that have not ended: one that nobody has waited for is none."""
+    running = []
+    for pid in filter(str.isdigit, os.listdir("/proc")):
+        try:
+            with open("/proc/%s/stat" % pid, encoding="latin-1") as file:
+                state, _, of_group = file.read().rsplit(")", 1)[1].split()[:3]
+        except OSError:
+            continue  # it has ended
+        running += [pid] if int(of_group) == group and state != "Z" else []
+    return running
+
+
 def its_processes_end_when_it_is_killed():
     for how in signal.SIGTERM, signal.SIGKILL:
         first = subprocess.Popen([TOOL, "-t", "bpe", "-o", "ended.tokens", "--jobs", "2", "many"], cwd=SCRATCH,
@@ -157,13 +170,9 @@ def its_processes_end_when_it_is_killed():
             time.sleep(0.01)
         first.send_signal(how)  # to it alone
         assert first.wait() == -how, "it was not killed in time"
-        while time.monotonic() < limit:
-            try:
-                os.killpg(first.pid, 0)
-            except ProcessLookupError:
-                break
+        while running_of_group(first.pid) and time.monotonic() < limit:
             time.sleep(0.01)
-        else:
+        if running_of_group(first.pid):
             os.killpg(first.pid, signal.SIGKILL)
             raise AssertionError("processes are left after signal %d" % how)
         shutil.rmtree(path_of("ended.tokens.unfinished"))
@@ -506,7 +515,7 @@ def a_file_of_markup_that_is_named_is_told():
         file.write('[{"text": "a record"}]')
     for named, is_told in ("records/a.json", True), ("records", False):
         code, said = run("-t", "bpe", "-o", "records.tokens", named)
-        assert code == 0 and ("1 file is read as text, markup and all, such as 'records/a.json'" in said) == is_told, said
+        assert code == 0 and ("1 file is read as plain text, brackets and tags included, such as 'records/a.json'" in said) == is_told, said
 
 
 def a_file_that_is_cut_short_is_named():
@@ -563,6 +572,12 @@ def bad_lines_have_numbers_and_can_be_skipped():
     assert code == 0 and "skipped 2 bad lines" in said and "line 3" in said and "1 character is U+FFFD" in said, said
     code, said = run("--train-bpe", "257", "-o", "of_bad", "--skip-bad-lines", "bad.jsonl")
     assert code == 0 and "skipped 2 bad lines" in said and "line 3" in said, said
+    before = read("of_bad/tokenizer.json")
+    with open(path_of("only_bad.jsonl"), "w", encoding="utf-8") as file:
+        file.write('{"text": 3}\nnot JSON\n')
+    code, said = run("--train-bpe", "257", "-o", "of_bad", "--skip-bad-lines", "only_bad.jsonl")
+    assert code == 1 and "there is no text in only_bad.jsonl" in said, said
+    assert read("of_bad/tokenizer.json") == before
     check_documents("bad.tokens", ["good", "lone \ufffd half"], tokenizers.Tokenizer.from_file(path_of("bpe/tokenizer.json")))
 
 

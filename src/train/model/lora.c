@@ -214,7 +214,8 @@ size_t lora_largest(const model_t *model)
     size_t most = 0;
     for (arch_matrix_t m = 0; model->lora && m < ARCH_N_MATRICES; m++) {
         const arch_extents_t e = arch_extents(model, m);
-        const size_t n_a = e.n_in * width_of(model, m), n_b = e.n_out * model->lora->rank;
+        const bool has_adapters = model->lora->groups[m].n_parts > 0;
+        const size_t n_a = e.n_in * width_of(model, m), n_b = has_adapters ? e.n_out * model->lora->rank : 0;
         most = n_a > most ? n_a : most;
         most = n_b > most ? n_b : most;
     }

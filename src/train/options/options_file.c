@@ -106,18 +106,18 @@ static zero_status_t check_quotes(const scan_t *scan, int line, const char *key,
 }
 
 /* Refuses a comment that begins within a word, "a.txt;b.txt" say: iniparser would silently drop the rest of the value.
- */
+ * A ';' at the end is allowed, since some close a line so. */
 static zero_status_t check_comment(const scan_t *scan, int line, const char *key, const char *value)
 {
     const size_t n_bytes = strcspn(value, "#;");
-    if (value[0] == '"' || value[0] == '\'' || n_bytes == 0 || !value[n_bytes] || !value[n_bytes + 1] ||
-        isspace((unsigned char)value[n_bytes - 1]))
+    if (value[0] == '"' || value[0] == '\'' || n_bytes == 0 || !value[n_bytes] ||
+        (value[n_bytes] == ';' && !value[n_bytes + 1]) || isspace((unsigned char)value[n_bytes - 1]))
         return ZERO_OK;
-    return report_error(
-        ZERO_ERROR_USAGE,
-        "%s:%d: [%s] %s: '%.100s' would be a comment: put quotes around the value if it is a part of it, "
-        "or else a space before",
-        scan->path, line, scan->section, key, value + n_bytes);
+    return report_error(ZERO_ERROR_USAGE,
+                        "%s:%d: [%s] %s: '%.100s' would be taken for a comment: quote the whole value if it belongs to "
+                        "it, or else put a "
+                        "space before it",
+                        scan->path, line, scan->section, key, value + n_bytes);
 }
 
 /* Scans key = value. The value comes from iniparser later. */

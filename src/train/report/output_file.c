@@ -65,8 +65,8 @@ static zero_status_t check_content(const output_kind_t *kind, const char *path, 
                         kind->setting, path, kind->name);
 }
 
-/* Locks the regular file until it is closed: shared to check it, as all ranks may, exclusive to write it. Fails if
- * another run writes it. On file systems without locks none is locked. */
+/* Locks the regular file until it is closed: shared to check, so that checks do not refuse each other; exclusive to
+ * write. Fails if another run writes it. On file systems without locks none is locked. */
 static zero_status_t lock(const output_kind_t *kind, const char *path, int fd, int operation)
 {
     if (ZERO_RETRY(flock(fd, operation | LOCK_NB)) == 0 || errno != EWOULDBLOCK)

@@ -124,11 +124,11 @@ static bool build(builder_t *b)
     return true;
 }
 
-/* Returns whether all of a tensor's arrays can be read back under their names. */
+/* Returns whether the tensor's arrays that are saved can be read back under their names. */
 static bool can_be_read_back(const zero_tensor_decl_t *tensor)
 {
     char name[ZERO_MAX_NAME + 16];
-    for (int kept = 0; kept < ZERO_N_KEPT; kept++) {
+    for (int kept = 0; kept < ZERO_N_KEPT && zero_checkpoint_keeps(tensor, kept); kept++) {
         snprintf(name, sizeof name, "%s%s", tensor->name, zero_kept_suffixes[kept]);
         if (!zero_safetensors_name_is_safe(name))
             return false;
@@ -143,7 +143,7 @@ static zero_status_t check_names(const zero_model_t *model)
             return zero_fail_collective(
                 ZERO_ERROR_ARGUMENT,
                 "tensor %d, '%s', cannot be saved: a name with '/', '..', a '.' at its end, a control character or "
-                "what is not UTF-8 cannot be read back, nor can " ZERO_SAFETENSORS_METADATA,
+                "what is not UTF-8 cannot be read back, nor can " ZERO_SAFETENSORS_METADATA ": rename it",
                 t, model->tensors[t].name);
     return ZERO_OK;
 }

@@ -352,7 +352,9 @@ static zero_status_t compare_checkpoints(zero_comm_t *comm, const zero_checkpoin
         hash = zero_hash_fold(hash, &file->xxh3, sizeof file->xxh3);
     }
     ZERO_TRY(zero_compare_number(comm, "the checkpoint's step", (int64_t)checkpoint->step));
-    return zero_compare_number(comm, "the hash of the checkpoint's manifest", (int64_t)hash);
+    return zero_compare_number(
+        comm, "the hash of the checkpoint that it has opened (do hosts have other files under its path?)",
+        (int64_t)hash);
 }
 
 static zero_status_t load(zero_engine_t *engine, loader_t *loader)

@@ -316,8 +316,8 @@ static zero_status_t find_room(const zero_save_t *save, bool *has_room)
     return ZERO_OK;
 }
 
-/* Refuses ranks whose options differ in what decides about phases and about the list of files, which every rank makes
- * for itself: otherwise a file would be hashed by none, or an array be elsewhere than its header says. */
+/* Refuses ranks whose options differ. Each derives the phases and the list of files from its own: otherwise no rank may
+ * hash a file, or an array may lie elsewhere than its header says. */
 static zero_status_t compare_options(const zero_save_t *save, const zero_save_options_t *options)
 {
     zero_comm_t *comm = save->comm;

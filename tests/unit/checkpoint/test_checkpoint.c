@@ -223,7 +223,7 @@ START_TEST(ranks_that_find_different_checkpoints_by_one_name_load_none)
     session_close(&session);
     snprintf(arguments, sizeof arguments, "mix %s", path_of("."));
     snprintf(arguments + strlen(arguments), sizeof arguments - strlen(arguments), " %s", path_of("other"));
-    run_ranks_that_say(3, arguments, "zero_load: the hash of the checkpoint's manifest");
+    run_ranks_that_say(3, arguments, "zero_load: the hash of the checkpoint that it has opened");
 }
 END_TEST
 

@@ -240,7 +240,7 @@ START_TEST(what_the_settings_exclude_is_not_tried)
         ck_assert_uint_eq(zero_memory_total(&plan), zero_memory_total(&found.memory));
         ck_assert(found.config.gradients == config->gradients && found.config.update == config->update);
     }
-    ck_assert_str_eq(zero_last_error(), ""); /* nothing that was tried was refused */
+    ck_assert_str_eq(zero_last_error(), ""); /* refused candidates left no line */
 }
 END_TEST
 
