@@ -170,7 +170,8 @@ static zero_status_t try_group(search_t *search, zero_config_t config)
         ZERO_TRY(try_offload(search, config, fastest, &is_over));
     for (zero_unit_t first = search->n_units - 1; first >= 0 && can_offload && !is_over; first--) {
         with_offload.offload_ratio = zero_plan_ratio_from(&search->layout, first);
-        if (with_offload.offload_params == 0.0f || is_possible(search, &with_offload)) /* offload_params above this ratio is refused */
+        if (with_offload.offload_params == 0.0f ||
+            is_possible(search, &with_offload)) /* offload_params above this ratio is refused */
             ZERO_TRY(try_offload(search, with_offload, fastest, &is_over));
     }
     return ZERO_OK;
