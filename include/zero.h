@@ -1407,9 +1407,10 @@ ZERO_API const char *zero_checkpoint_state(const zero_checkpoint_t *checkpoint);
  * if there is one. One that was frozen gets its weight from the model's files, and moments of zero.
  *
  * Returns ZERO_ERROR_MISMATCH if ranks have opened different checkpoints, for example because hosts have different
- * files under one path, and ZERO_ERROR_FORMAT if the checkpoint's tensors are not the declared ones; then nothing has changed. It also
- * does, with a line that names the number, if a weight or moment is not finite or a second moment is negative. Some
- * weights may be overwritten by then, and the engine refuses to use them as after a failed zero_set_state. [collective]
+ * files under one path, and ZERO_ERROR_FORMAT if the checkpoint's tensors are not the declared ones; then nothing has
+ * changed. It also does, with a line that names the number, if a weight or moment is not finite or a second moment is
+ * negative. Some weights may be overwritten by then, and the engine refuses to use them as after a failed
+ * zero_set_state. [collective]
  */
 ZERO_API zero_status_t zero_load(zero_engine_t *engine, const zero_checkpoint_t *checkpoint);
 /* The same for a model whose tensors differ from the checkpoint's: those that the checkpoint lacks keep their weights
