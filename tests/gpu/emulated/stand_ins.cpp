@@ -1,7 +1,8 @@
 /* stand_ins.cpp - what takes the place of CUDA's runtime, of cuBLASLt, and of attention's kernels.
  *
  * Memory is the host's, and NaN when allocated. Work is done when a call returns. The GPU is an A100, so that nothing
- * is asked to use clusters, launches that overlap, or fp8 products. Attention is not emulated: its calls fail.
+ * is asked to use clusters, launches that overlap, or fp8 products. Attention is not emulated: its calls fail. Nor is
+ * the kernel of narrow products, which takes none.
  */
 #include <malloc.h>
 #include <stdlib.h>
@@ -176,4 +177,13 @@ ANSWERS(size_t, zero_cuda_cached_workspace, 0, const zero_model_limits_t *)
 ANSWERS(zero_status_t, zero_cuda_check_attention, ZERO_OK, const zero_attention_shape_t *)
 ANSWERS(bool, zero_cuda_attention_is_slow, false, zero_model_context_t *, const zero_mask_t *,
         const zero_attention_shape_t *, char *)
+/* ---- narrow products ---- */
+bool zero_narrow_takes(const zero_narrow_product_t *)
+{
+    return false;
+}
+cudaError_t zero_launch_narrow(cudaStream_t, const zero_narrow_product_t *, float *)
+{
+    return cudaErrorNotSupported;
+}
 } // extern "C"
