@@ -115,8 +115,7 @@ static zero_status_t check_comment(const scan_t *scan, int line, const char *key
         return ZERO_OK;
     return report_error(ZERO_ERROR_USAGE,
                         "%s:%d: [%s] %s: '%.100s' would be taken for a comment: quote the whole value if it belongs to "
-                        "it, or else put a "
-                        "space before it",
+                        "it, or else put a space before it",
                         scan->path, line, scan->section, key, value + n_bytes);
 }
 

@@ -133,6 +133,15 @@ static const zero_save_file_t BAD_FILES[] = {
     {"twice", "x", 1},
 };
 
+/* Expects a save that is refused with one line, and has made nothing. */
+static void expect_refused(session_t *session, const zero_save_options_t *options)
+{
+    ck_assert_int_eq(session_save(session, path_of("ck"), options), ZERO_ERROR_ARGUMENT);
+    ck_assert_int_eq(n_lines, 1);
+    ck_assert_msg(strstr(last_line, "cannot be saved") != NULL, "%s", last_line);
+    ck_assert_int_ne(access(path_of("ck"), F_OK), 0);
+}
+
 START_TEST(a_file_of_the_callers_that_is_in_the_way_is_refused_before_anything_is_made)
 {
     zero_save_file_t files[2] = {{"twice", "y", 1}, BAD_FILES[_i]};
@@ -141,10 +150,7 @@ START_TEST(a_file_of_the_callers_that_is_in_the_way_is_refused_before_anything_i
     options.n_files = 2;
     options.max_file_bytes = 0;
     session_t session = session_open(3, ZERO_BF16, OUR_MODEL);
-    ck_assert_int_eq(session_save(&session, path_of("ck"), &options), ZERO_ERROR_ARGUMENT);
-    ck_assert_int_eq(n_lines, 1);
-    ck_assert_msg(strstr(last_line, "cannot be saved") != NULL, "%s", last_line);
-    ck_assert_int_ne(access(path_of("ck"), F_OK), 0);
+    expect_refused(&session, &options);
     session_close(&session);
 }
 END_TEST
@@ -157,10 +163,7 @@ START_TEST(a_tensor_whose_name_cannot_be_read_back_is_refused_before_anything_is
     session_t session =
         session_create(NULL, 3, ZERO_BF16, &(session_model_t){.tensors = &tensor, .n_tensors = 1, .n_units = 1});
     ck_assert_int_eq(zero_init_parameters(session.engine), ZERO_OK);
-    ck_assert_int_eq(session_save(&session, path_of("ck"), &PLAIN), ZERO_ERROR_ARGUMENT);
-    ck_assert_int_eq(n_lines, 1);
-    ck_assert_msg(strstr(last_line, "cannot be saved") != NULL, "%s", last_line);
-    ck_assert_int_ne(access(path_of("ck"), F_OK), 0);
+    expect_refused(&session, &PLAIN);
     session_close(&session);
 }
 END_TEST
