@@ -2,9 +2,9 @@
 
     lora.py ZEROTRAIN SCRATCH        prints "ok: claim" or "FAILED: claim" for each
 
-A step sees the whole text, so no order of data is rebuilt. Losses and gradient norms of 20 steps are compared in fp32, at a
-rate at which rounding does not grow; what
-either has saved is loaded by the other; and a merged model is compared with PEFT's merge_and_unload, tensor by tensor.
+A step sees the whole text, so no order of data is rebuilt. Losses and gradient norms of 20 steps in fp32 are compared with
+PEFT's in fp64, and may be as far from them as PEFT's in fp32; what either has saved is loaded by the other; and a merged
+model is compared with PEFT's merge_and_unload, tensor by tensor.
 """
 import json
 import os
@@ -23,7 +23,9 @@ from families import MODELS
 
 STEPS, BATCH, SEQ, LR, DECAY = 20, 8, 64, 3e-4, 0.1
 BF16_STEPS, BF16_CASES = 100, ("llama-3.2", "phi3")
-BOUND, NORM_BOUND = 1e-5, 5e-5  # relative; PyTorch's fp32 and fp64 differ by 1e-6 and 1e-5 in gemma3, by less in others
+# How far losses and norms in fp32 may be from fp64's: so many times as far as PyTorch's, and a little. Rounding grows over the
+# steps, to 4e-5 in gemma3's norms, in both.
+TIMES_PYTORCH, ROUNDING = 4, 1e-6
 LLAMA_ALL = "q k v o gate up down".split()
 # family: rank, alpha, rsLoRA, targets here, target_modules of PEFT; ranks, stage
 CASES = {
@@ -88,7 +90,8 @@ def batch(text):
 
 def loss_of(model, text):
     inputs, targets = batch(text)
-    return F.cross_entropy(model(inputs).logits.flatten(0, 1).float(), targets.flatten())
+    logits = model(inputs).logits.flatten(0, 1)
+    return F.cross_entropy(logits if logits.dtype == torch.float64 else logits.float(), targets.flatten())
 
 
 def reference(model, text, steps=STEPS):
@@ -102,7 +105,7 @@ def reference(model, text, steps=STEPS):
         loss.backward()
         norm = torch.nn.utils.clip_grad_norm_(trained, 1.0)
         adamw.step()
-        rows.append((float(loss), float(norm)))
+        rows.append((loss.item(), norm.item()))
     return rows
 
 
@@ -122,11 +125,11 @@ def make_base(name, scratch):
     return scratch / f"{name}.base"
 
 
-def differences(ours, theirs):
-    """The largest relative differences of losses and of norms; infinite if there are not as many."""
-    if len(ours) != len(theirs):
+def distances(rows, exact):
+    """Root mean squares, over the steps, of the relative differences of losses and of norms; infinite if steps lack."""
+    if len(rows) != len(exact):
         return [float("inf")] * 2
-    return [max(abs(row[i] - other[i]) / abs(other[i]) for row, other in zip(ours, theirs)) for i in range(2)]
+    return [(sum((row[i] / other[i] - 1)**2 for row, other in zip(rows, exact)) / len(exact))**0.5 for i in range(2)]
 
 
 def evaluate(zerotrain, ini, *options):
@@ -149,10 +152,13 @@ def check(name, zerotrain, scratch, text, text_path):
     model.save_pretrained(scratch / f"{name}.peft0")
 
     ini = settings(base, STEPS, name, scratch, text_path, f"init = {scratch / name}.peft0")
-    ours, theirs = train(zerotrain, ini, ranks, stage), reference(model, text)
-    loss, norm = differences(ours, theirs)
-    say(loss <= BOUND and norm <= NORM_BOUND,
-        f"{name}: losses and norms of {STEPS} steps are PEFT's, from its adapters: {loss:.1e} {norm:.1e}")
+    in_fp64 = PeftModel.from_pretrained(AutoModelForCausalLM.from_pretrained(base, dtype=torch.float64),
+                                        scratch / f"{name}.peft0", is_trainable=True).double()
+    exact = reference(in_fp64, text)
+    ours, theirs = distances(train(zerotrain, ini, ranks, stage), exact), distances(reference(model, text), exact)
+    say(all(mine <= TIMES_PYTORCH * peft + ROUNDING for mine, peft in zip(ours, theirs)),
+        f"{name}: losses and norms of {STEPS} steps are PEFT's in fp64, from its adapters: {ours[0]:.1e} {ours[1]:.1e}; "
+        f"PEFT's in fp32: {theirs[0]:.1e} {theirs[1]:.1e}")
 
     # Ours, loaded by PEFT.
     plain = AutoModelForCausalLM.from_pretrained(base, dtype=torch.float32)
