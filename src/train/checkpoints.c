@@ -138,28 +138,25 @@ static zero_status_t resume(checkpoints_t *checkpoints)
 static zero_status_t check_earlier_run(const options_t *options, zero_comm_t *comm)
 {
     char name[NEWEST_STEP_BYTES], best[BEST_MAX_PATH];
-    const char *directory = options->checkpoint.dir;
-    int64_t step = 0;
+    struct {
+        int64_t step;
+        bool is_best; /* a run may have been killed when it had only a best one */
+    } found = {0};
     if (options->resume || options->overwrite || !options->checkpoint.dir[0])
         return ZERO_OK;
     if (zero_comm_rank(comm) == 0)
-        step = newest_step(directory);
-    ZERO_TRY(zero_comm_broadcast(comm, &step, sizeof step, 0));
-    best_directory(options->checkpoint.dir, best);
-    if (step == 0) { /* a run may have been killed when it had only a best one */
-        directory = best;
-        if (zero_comm_rank(comm) == 0)
-            step = newest_step(directory);
-        ZERO_TRY(zero_comm_broadcast(comm, &step, sizeof step, 0));
-    }
-    if (step == 0)
+        found.step = newest_step_of_run(options->checkpoint.dir, &found.is_best);
+    ZERO_TRY(zero_comm_broadcast(comm, &found, sizeof found, 0));
+    if (found.step == 0)
         return ZERO_OK;
-    if (step == INT64_MAX)
+    best_directory(options->checkpoint.dir, best);
+    const char *directory = found.is_best ? best : options->checkpoint.dir;
+    if (found.step == INT64_MAX)
         return report_error(ZERO_ERROR_USAGE,
                             "[checkpoint] dir: '%s/latest' is there and links to no checkpoint of zerotrain's: name "
                             "another directory, or remove it",
                             directory);
-    newest_step_name(step, name);
+    newest_step_name(found.step, name);
     return report_error(ZERO_ERROR_USAGE,
                         "[checkpoint] dir: '%s' has checkpoints of an earlier run, up to %s: --resume continues from "
                         "there, --overwrite begins anew and replaces them",

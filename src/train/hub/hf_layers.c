@@ -11,12 +11,6 @@
 #define DEFAULT_FULL_LAYERS 28
 #define DEFAULT_INTERVAL 4
 
-int64_t hf_integer_or(const hf_config_t *config, const char *key, int64_t otherwise)
-{
-    const json_t *value = json_object_get(config->json, key);
-    return json_is_integer(value) ? json_integer_value(value) : otherwise;
-}
-
 /* What a file says of one layer. */
 typedef struct layer_kind {
     bool has_window, is_unrotated;

@@ -1,5 +1,5 @@
-/* hf_reading.h - a config.json that is being read, for the files that read it: hf_config.c, hf_rope.c and hf_layers.c.
- */
+/* hf_reading.h - a config.json that is being read: takes its values as settings, for the files that read it:
+ * hf_config.c, hf_rope.c and hf_layers.c. */
 #ifndef ZEROTRAIN_HF_READING_H
 #define ZEROTRAIN_HF_READING_H
 
@@ -18,6 +18,9 @@ bool hf_is_chosen(const hf_config_t *config, const option_row_t *row, size_t n_b
 /* Set a setting to what the file says, unless that is out of the row's range or the user has set another. */
 zero_status_t hf_take_integer(const hf_config_t *config, const hf_key_t *key, const option_row_t *row, int64_t value);
 zero_status_t hf_take_real(const hf_config_t *config, const hf_key_t *key, const option_row_t *row, double value);
+
+/* Sets the setting that a key is of; if the file lacks the key, to what transformers would take. */
+zero_status_t hf_take_key(const hf_config_t *config, const hf_key_t *key);
 
 /* Returns a whole number of the file. */
 int64_t hf_integer_or(const hf_config_t *config, const char *key, int64_t otherwise);

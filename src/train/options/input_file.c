@@ -147,6 +147,6 @@ int64_t newest_step_of_run(const char *directory, bool *is_best)
     const int64_t step = newest_step(directory);
     best_directory(directory, best);
     const int64_t best_step = step == 0 && directory[0] ? newest_step(best) : 0;
-    *is_best = best_step > 0 && best_step < INT64_MAX;
+    *is_best = best_step > 0;
     return *is_best ? best_step : step;
 }
