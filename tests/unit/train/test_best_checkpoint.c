@@ -83,6 +83,20 @@ START_TEST(a_best_alone_is_not_replaced_without_a_word)
 }
 END_TEST
 
+/* What cannot be read is not taken for nothing: a run would begin anew, and evaluate would take the untrained model. */
+START_TEST(a_best_that_cannot_be_found_is_said)
+{
+    static const char *const commands[] = {"$Z --steps 4 cfg.ini", "$Z --resume --steps 4 cfg.ini",
+                                           "$Z evaluate cfg.ini"};
+    support_output_t output;
+    expect_shell("mkdir -p ck/best && echo kept >ck/best/latest");
+    ck_assert_int_ne(shell(&output, commands[_i]), 0);
+    ck_assert_msg(strstr(output.err, "ck/best") != NULL, "%s", output.err);
+    support_output_free(&output);
+    expect_shell("test \"$(ls ck ck/best)\" = \"$(printf 'ck:\\nbest\\n\\nck/best:\\nlatest')\"");
+}
+END_TEST
+
 /* A run is killed when it has saved the best, and before its first save in dir. Then it is started as it was. */
 START_TEST(a_run_goes_on_from_a_best_alone)
 {
@@ -185,6 +199,7 @@ static Suite *suite(void)
     tcase_add_test(c, the_lowest_loss_stays_the_best_over_a_resume);
     tcase_add_test(c, a_run_that_begins_anew_leaves_no_best_of_the_one_before);
     tcase_add_test(c, a_best_alone_is_not_replaced_without_a_word);
+    tcase_add_loop_test(c, a_best_that_cannot_be_found_is_said, 0, 3);
     tcase_add_loop_test(c, a_run_goes_on_from_a_best_alone, 0, 2);
     tcase_add_loop_test(c, a_run_that_continues_elsewhere_replaces_the_best_there, 0, 2);
     tcase_add_test(c, the_lowest_loss_goes_with_the_checkpoint_into_another_directory);
