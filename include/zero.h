@@ -1010,6 +1010,9 @@ struct zero_hooks {
  * A "lm_head.weight" that is not declared must equal the token embedding ("wte.weight" or "embed_tokens.weight"), which
  * the model uses in its place: otherwise returns ZERO_ERROR_FORMAT.
  *
+ * Returns ZERO_ERROR_MISMATCH if samples of every tensor show that ranks have opened different weights, for example
+ * because hosts have different files under one path; nothing has changed.
+ *
  * Returns ZERO_ERROR_FORMAT if a number is not finite; the log line names it. Some weights may be overwritten by then,
  * and the engine refuses to use them as after a failed zero_set_state. [collective] */
 ZERO_API zero_status_t zero_load_weights(zero_engine_t *engine, const char *directory);

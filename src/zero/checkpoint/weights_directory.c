@@ -8,9 +8,11 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "base/bytes.h"
 #include "base/files.h"
 #include "base/log.h"
 #include "zero/checkpoint/checkpoint_layout.h"
+#include "zero/engine/compare.h"
 #include "zero/engine/engine_state.h"
 
 #define SINGLE_NAME "model.safetensors"
@@ -314,6 +316,7 @@ fail:
  * rank finds wrong afterwards (for example, its host lacks the directory) is its own failure. */
 
 #define COMPARED_ELEMS ((size_t)1 << 16)
+#define SAMPLED_ELEMS 1024 /* of each tensor, when ranks compare what they have opened */
 
 /* ---- a head that is not declared ---- */
 
@@ -401,6 +404,35 @@ static zero_status_t open_on_all_ranks(zero_comm_t *comm, const zero_model_t *mo
     return zero_comm_agree(comm, status);
 }
 
+/* Hashes which tensors were found, and elements from the middle of each: of two models of one shape, such as one and
+ * what it was fine-tuned to, nothing else need differ. */
+static zero_status_t hash_samples(const zero_weights_t *weights, uint64_t *hash)
+{
+    float sample[SAMPLED_ELEMS];
+    *hash = 0;
+    for (zero_tensor_t t = 0; t < weights->model->n_tensors; t++) {
+        const zero_safetensors_source_t *source = &weights->sources[t];
+        if (!source->file)
+            continue;
+        const uint64_t n_elems = source->tensor->n_elems;
+        const size_t n = n_elems < SAMPLED_ELEMS ? (size_t)n_elems : SAMPLED_ELEMS;
+        ZERO_TRY(zero_safetensors_read(source->file, source->tensor, (n_elems - n) / 2, n, sample));
+        *hash = zero_hash_fold(*hash, &t, sizeof t);
+        *hash = zero_hash_fold(*hash, sample, n * sizeof *sample);
+    }
+    return ZERO_OK;
+}
+
+/* Refuses ranks that have opened different models: each would load its part of the weights from another. */
+static zero_status_t compare_models(zero_comm_t *comm, const zero_weights_t *weights)
+{
+    uint64_t hash;
+    ZERO_TRY(zero_comm_agree(comm, hash_samples(weights, &hash)));
+    return zero_compare_number(
+        comm, "the hash of samples of the weights that it has opened (do hosts have other files under one path?)",
+        (int64_t)hash);
+}
+
 static void count(const zero_weights_t *weights, zero_partial_t *partial)
 {
     *partial = (zero_partial_t){.n_ignored = (int)weights->n_unknown};
@@ -417,6 +449,8 @@ static zero_status_t load(zero_engine_t *engine, const char *call, const char *d
     ZERO_TRY(zero_comm_agree(context->comm, missing ? zero_refuse_null(call, missing) : ZERO_OK));
     zero_context_enter(context, call);
     zero_status_t status = open_on_all_ranks(context->comm, context->model, directory, &weights);
+    if (status == ZERO_OK)
+        status = compare_models(context->comm, &weights);
     if (status == ZERO_OK)
         status = zero_engine_set_some(engine, false, partial || has_not_saved(context->model) ? weights.found : NULL,
                                       fill, &weights);

@@ -572,6 +572,27 @@ START_TEST(a_rank_that_alone_lacks_the_directory_says_so_and_all_ranks_stop)
 }
 END_TEST
 
+/* As hosts have them that keep models on disks of their own. */
+START_TEST(ranks_that_find_different_weights_by_one_name_load_none)
+{
+    support_output_t output;
+    write_model("", "F32", -1);
+    int made = support_run(NULL, 10,
+                           "cd %s && mkdir other && head -c -1 model.safetensors >other/model.safetensors && "
+                           "printf A >>other/model.safetensors && ! cmp -s model.safetensors other/model.safetensors",
+                           directory);
+    ck_assert_int_eq(made, 0);
+    int code = support_mpirun(&output, 60, 3,
+                              "sh -c '[ " SUPPORT_RANK
+                              " != 2 ] || set -- other; exec %s/tests/unit/checkpoint/test_load_weights %s/$1 %d'",
+                              support_build(), directory, _i);
+    ck_assert_msg(code == 0, "exit code %d: %s", code, output.err);
+    ck_assert_msg(support_count(output.out, "ZERO_ERROR_MISMATCH") == 3, "%s", output.out);
+    ck_assert_msg(strstr(output.err, "do hosts have other files under one path?") != NULL, "%s", output.err);
+    support_output_free(&output);
+}
+END_TEST
+
 /* ---- a model that transformers wrote ---- */
 
 typedef struct reference {
@@ -677,6 +698,7 @@ static Suite *suite(void)
     tcase_add_loop_test(ranks, every_rank_loads_its_share_at_every_stage, 0, 4);
     tcase_add_test(ranks, every_rank_returns_the_same_error_and_one_says_it);
     tcase_add_test(ranks, a_rank_that_alone_lacks_the_directory_says_so_and_all_ranks_stop);
+    tcase_add_loop_test(ranks, ranks_that_find_different_weights_by_one_name_load_none, 0, 4);
     suite_add_tcase(s, ranks);
     return s;
 }
