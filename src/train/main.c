@@ -151,6 +151,7 @@ static zero_status_t merge(options_t *options, zero_comm_t *comm)
 
 static zero_status_t run(options_t *options, zero_comm_t *comm, loop_end_t *end)
 {
+    ZERO_TRY(options_compare(options, comm));
     if (options->command == COMMAND_REPORT)
         return report_agree(comm, zero_comm_rank(comm) == 0 ? page_write(&options->report) : ZERO_OK);
     if (options->command == COMMAND_CALIBRATE)
@@ -159,6 +160,7 @@ static zero_status_t run(options_t *options, zero_comm_t *comm, loop_end_t *end)
         return merge(options, comm);
     ZERO_TRY(find_checkpoint(options, comm));
     ZERO_TRY(report_agree(comm, find_model(options)));
+    ZERO_TRY(options_compare(options, comm));
     ZERO_TRY(choose_packing(options, comm));
     if (options->command == COMMAND_FIT)
         return report_agree(comm, fit_command(options, comm));

@@ -282,6 +282,10 @@ zero_status_t options_check_update(const options_t *options);
 /* Checks what depends on the device, once device.type is resolved. */
 zero_status_t options_check_device(const options_t *options);
 
+/* Refuses ranks whose settings differ from rank 0's, and names the setting: a host may have another configuration, or
+ * another model, under the same path. [collective] */
+zero_status_t options_compare(const options_t *options, zero_comm_t *comm);
+
 /* Names each setting that the user has given and that changes nothing beside the others. Once all are resolved. */
 void options_report_idle(const options_t *options);
 

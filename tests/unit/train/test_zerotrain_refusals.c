@@ -188,36 +188,70 @@ START_TEST(bad_input_is_refused_with_one_line_by_three_ranks)
 }
 END_TEST
 
-/* Runs two ranks with cfg.ini and a third, rank 2, with these arguments. */
-static outcome_t run_odd_one_out(const char *arguments)
+/* Runs two ranks with cfg.ini, and a third, rank 2, after `before` and with `arguments`. */
+static outcome_t run_odd_one_out(const char *before, const char *arguments)
 {
     outcome_t outcome;
-    outcome.exit_code =
-        support_mpirun(&outcome.output, RUN_LIMIT_S, 3,
-                       "--wdir %s sh -c '[ " SUPPORT_RANK " = 2 ] || set -- cfg.ini; exec %s/zerotrain \"$@\"' sh %s",
-                       scratch, support_build(), arguments);
+    outcome.exit_code = support_mpirun(&outcome.output, RUN_LIMIT_S, 3,
+                                       "--wdir %s sh -c 'if [ " SUPPORT_RANK
+                                       " = 2 ]; then %s; else set -- cfg.ini; fi; exec %s/zerotrain \"$@\"' sh %s",
+                                       scratch, before, support_build(), arguments);
     return outcome;
 }
 
-/* One host may have another file than the others: the rank that reads it reports it, although it is not rank 0. */
+#define ELSEWHERE "rm -rf lone && mkdir lone && cp * lone 2>/dev/null; cd lone"
+
+/* One host may have other files than the others: the rank that reads them reports it, although it is not rank 0. */
 START_TEST(one_rank_alone_with_bad_input_speaks_for_itself)
 {
     static const struct {
-        const char *arguments, *says;
-    } cases[] = {{"nosuch.ini", "rank 2: cannot read 'nosuch.ini'"},
-                 {"--set model.hedas=3 cfg.ini", "rank 2: --set model.hedas=3: unknown key 'hedas'"},
-                 {"--set data.train=nosuch.txt cfg.ini", "rank 2: cannot read data file 'nosuch.txt'"},
-                 {"--set data.train=empty.txt cfg.ini", "rank 2: data file 'empty.txt' is empty"},
-                 {"--set device.type=cuda cfg.ini", "it means cuda, on rank 0's cpu"},
-                 {"--stage 2 cfg.ini", "rank 2 has another configuration"}};
+        const char *before, *arguments, *says;
+    } cases[] = {
+        {":", "nosuch.ini", "rank 2: cannot read 'nosuch.ini'"},
+        {":", "--set model.hedas=3 cfg.ini", "rank 2: --set model.hedas=3: unknown key 'hedas'"},
+        {ELSEWHERE " && rm text.txt", "cfg.ini", "rank 2: cannot read data file 'text.txt'"},
+        {ELSEWHERE " && >text.txt", "cfg.ini", "rank 2: data file 'text.txt' is empty"},
+        {":", "--set data.train=empty.txt cfg.ini", "rank 2: [data] train: 'empty.txt', but 'text.txt' on rank 0"},
+        {":", "--set device.type=cuda cfg.ini", "rank 2: [device] type: 'cuda', but 'auto' on rank 0"},
+        {":", "--set model.norm_eps=1e-6 cfg.ini", "rank 2: [model] norm_eps: '1e-06', but '1e-05' on rank 0"},
+        {ELSEWHERE " && sed -i s/seq_len.*/seq_len=8/ cfg.ini", "cfg.ini", "rank 2: [model] seq_len: '8', but '17' on"},
+        {":", "--stage 2 cfg.ini", "rank 2: [zero] stage: '2', but '3' on rank 0"},
+        {":", "--overwrite cfg.ini", "rank 2: --overwrite: 'true', but 'false' on rank 0"},
+        {":", "fit cfg.ini", "rank 2: the command: 'fit', but 'train' on rank 0"}};
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
-        outcome_t outcome = run_odd_one_out(cases[i].arguments);
+        outcome_t outcome = run_odd_one_out(cases[i].before, cases[i].arguments);
         const char *line = only_line(outcome.output.err);
         ck_assert_msg(outcome.exit_code == 1 || outcome.exit_code == 2, "%s: exit code %d", cases[i].arguments,
                       outcome.exit_code); /* of whichever rank ended first */
         ck_assert_msg(line && strstr(line, cases[i].says), "%s: %s", cases[i].arguments, outcome.output.err);
         forget(&outcome);
     }
+}
+END_TEST
+
+/* Its base model may have been fetched at another time. */
+START_TEST(one_rank_alone_with_another_model_is_refused)
+{
+    static const char CONFIG_JSON[] =
+        "{\"model_type\": \"llama\", \"hidden_size\": 32, \"intermediate_size\": 64, \"num_attention_heads\": 4, "
+        "\"num_hidden_layers\": 1, \"rms_norm_eps\": 1e-05, \"max_position_embeddings\": 16, \"vocab_size\": 256}";
+    outcome_t outcome;
+    write_file("config.json", CONFIG_JSON, sizeof CONFIG_JSON - 1);
+    const int made =
+        support_run(NULL, RUN_LIMIT_S,
+                    "cd %s && mkdir m && mv config.json m && mkdir other && cp -r m text.txt other && "
+                    "printf '[model]\\ninit=m\\n[data]\\ntrain=text.txt\\n' | tee m.ini >other/m.ini && "
+                    "sed -i s/1e-05/1e-06/ other/m/config.json && ! cmp -s m/config.json other/m/config.json",
+                    scratch);
+    ck_assert_int_eq(made, 0);
+    outcome.exit_code = support_mpirun(
+        &outcome.output, RUN_LIMIT_S, 2,
+        "--wdir %s sh -c '[ " SUPPORT_RANK " = 0 ] || cd other; exec %s/zerotrain m.ini'", scratch, support_build());
+    const char *line = only_line(outcome.output.err);
+    ck_assert_msg(outcome.exit_code == 2 && line &&
+                      strstr(line, "rank 1: [model] norm_eps: '1e-06', but '1e-05' on rank 0"),
+                  "%d: %s", outcome.exit_code, outcome.output.err);
+    forget(&outcome);
 }
 END_TEST
 
@@ -323,6 +357,7 @@ static Suite *suite(void)
     tcase_add_test(refusals, processes_that_no_mpi_joins_are_refused);
     tcase_add_test(refusals, one_rank_alone_with_bad_input_speaks_for_itself);
     tcase_add_test(refusals, groups_of_hosts_that_differ_are_refused);
+    tcase_add_test(refusals, one_rank_alone_with_another_model_is_refused);
     tcase_add_test(refusals, memory_that_hosts_share_is_refused);
     tcase_add_test(refusals, more_threads_than_a_machine_has_are_refused);
     suite_add_tcase(s, refusals);
