@@ -977,7 +977,8 @@ typedef struct zero_reduced {
  * of `reduced` the step cannot be taken. The call has still done what other ranks wait for (a zero_grad_ready has ended
  * its unit), so continue the pass with the next unit; its gradients no longer matter. zero_step then returns that
  * status here and ZERO_ERROR_PEER on the other ranks, and zero_cancel abandons the step. After a failure of `updated`
- * some weights have changed and others not: see zero_step. How tensors are cut into runs depends on the stage and the
+ * or of an own optimizer zero_step returns the same, but some weights have changed and others not: load or set all
+ * before the engine is used again (zero_cancel). How tensors are cut into runs depends on the stage and the
  * number of ranks. The bits do not, if each element is changed by values of that element only, such as noise from a
  * generator keyed by tensor, element and step. A function that changes nothing changes no bit. */
 struct zero_hooks {

@@ -26,6 +26,9 @@
  *     engine_cases failed_fill [key=value ...]
  *         Rank 1 fails in the middle of zero_set_state: IO there, PEER on the others, and no rank can compute with what
  *         was written until all of it is written again.
+ *     engine_cases failed_update [key=value ...]
+ *         A function of rank 1's fails in zero_step, as `updated` (hooks=clamp) or as an own optimizer's update,
+ * prepare or whole (poison=0, 1, 2): IO there, PEER on the others, at once, and weights must be set before they go on.
  *     engine_cases null_on_one_rank
  *         Rank 1 passes NULL to every collective call: ARGUMENT there, PEER on the others.
  *     engine_cases destroy_order
@@ -291,6 +294,74 @@ static int failed_fill(const settings_t *s)
     return 0;
 }
 
+static zero_status_t fail_on_rank_1(void *user, const zero_own_update_t *update, zero_stream_t stream)
+{
+    (void)update, (void)stream;
+    return *(const int *)user == 1 ? ZERO_ERROR_IO : ZERO_OK;
+}
+
+static zero_status_t go_on(void *user, const zero_own_update_t *update, zero_stream_t stream)
+{
+    (void)user, (void)update, (void)stream;
+    return ZERO_OK;
+}
+
+static zero_status_t fail_whole_on_rank_1(void *user, const zero_own_whole_t *whole, zero_stream_t stream)
+{
+    (void)whole, (void)stream;
+    return *(const int *)user == 1 ? ZERO_ERROR_IO : ZERO_OK;
+}
+
+static zero_status_t go_on_whole(void *user, const zero_own_whole_t *whole, zero_stream_t stream)
+{
+    (void)user, (void)whole, (void)stream;
+    return ZERO_OK;
+}
+
+static int failed_update(const settings_t *s)
+{
+    zero_comm_t *comm;
+    zero_device_t *device;
+    zero_engine_t *engine;
+    int rank;
+    const zero_own_optimizer_t optimizer = {.name = "failing",
+                                            .n_arrays = 1,
+                                            .update = s->poison == 0 ? fail_on_rank_1 : go_on,
+                                            .prepare = s->poison == 0   ? NULL
+                                                       : s->poison == 1 ? fail_on_rank_1
+                                                                        : go_on,
+                                            .whole = s->poison == 0   ? NULL
+                                                     : s->poison == 1 ? go_on_whole
+                                                                      : fail_whole_on_rank_1,
+                                            .user = &rank};
+    const zero_hooks_t hooks = {.updated = fail_on_rank_1, .user = &rank};
+    zero_config_t config = make_config(s);
+    toy_t toy = toy_create(37, s->rows);
+    config.hooks = s->hooks == NO_HOOKS ? NULL : &hooks;
+    if (!config.hooks) {
+        config.optimizer = ZERO_OPTIMIZER_OWN;
+        config.own_optimizer = &optimizer;
+    }
+    OK(zero_comm_create(s->kind, &comm));
+    rank = zero_comm_rank(comm);
+    OK(zero_device_create(s->device, comm, &device));
+    OK(zero_engine_create(comm, device, toy.model, &config, &engine));
+    OK(zero_init_parameters(engine));
+    uint64_t initial = hash_params(engine, device, &toy, s->dtype);
+    micro_step_pass(engine, device, &toy, rank, 1, 0, s);
+    zero_status_t status = zero_step(engine, 0.01f, NULL, NULL);
+    CHECK(status == (rank == 1 ? ZERO_ERROR_IO : ZERO_ERROR_PEER), "%s", zero_status_name(status));
+    status = zero_cancel(engine);
+    CHECK(status == ZERO_ERROR_ORDER, "weights are incomplete, and zero_cancel returns %s", zero_status_name(status));
+    OK(zero_init_parameters(engine));
+    CHECK(hash_params(engine, device, &toy, s->dtype) == initial, "initial weights are others than before");
+    zero_engine_destroy(engine);
+    zero_device_destroy(device);
+    zero_model_destroy(toy.model);
+    zero_comm_destroy(comm);
+    return 0;
+}
+
 /* Every call with one NULL argument on rank 1, and correct arguments on the others. */
 static int null_on_one_rank(void)
 {
@@ -439,6 +510,8 @@ int main(int argc, char **argv)
         return train(&s);
     if (strcmp(argv[1], "failed_fill") == 0)
         return failed_fill(&s);
+    if (strcmp(argv[1], "failed_update") == 0)
+        return failed_update(&s);
     zero_config_t odd = zero_config_default();
     if (strcmp(argv[1], "mismatch") == 0)
         return expect_create(38, &odd, ZERO_ERROR_MISMATCH);

@@ -401,7 +401,9 @@ class Sharded:
 
     def step(self, lr, wait=True):
         """Updates the weights. Returns the result, or None without wait: then wait() has it, one step late at most on
-        GPUs, so that the host runs ahead. A hook that raises, as in micro_step. [collective]"""
+        GPUs, so that the host runs ahead. If a hook `reduced` raises, all is as in micro_step. If `updated` or an own
+        optimizer does, some weights have changed: its rank raises that, the others an Error, and weights must be loaded
+        before the next step. [collective]"""
         with self._on_stream():
             try:
                 self.engine.step(lr, stream=self.stream, loss_address=self._loss.data_ptr())

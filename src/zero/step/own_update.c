@@ -121,18 +121,26 @@ zero_status_t zero_own_updated(const zero_context_t *context, const zero_tensor_
 
 /* ---- whole matrices ---- */
 
+static zero_status_t change_part(zero_own_step_t *step, zero_tensor_t tensor, const zero_span_t *part, float *direction,
+                                 zero_own_update_fn fn, bool prepares, zero_stream_t stream)
+{
+    const zero_own_optimizer_t *optimizer = step->context->config.own_optimizer;
+    const own_fn_t own = {"optimizer", optimizer->name, fn, optimizer->user, prepares};
+    if (step->failure == ZERO_OK)
+        step->failure = update_part(step->context, &own, tensor, part, step->groups, step->lr, direction, stream);
+    return ZERO_OK;
+}
+
 static zero_status_t prepare(void *user, zero_tensor_t tensor, const zero_span_t *part, float *direction,
                              zero_stream_t stream)
 {
-    const zero_own_step_t *step = user;
-    const zero_own_optimizer_t *optimizer = step->context->config.own_optimizer;
-    const own_fn_t own = {"optimizer", optimizer->name, optimizer->prepare, optimizer->user, true};
-    return update_part(step->context, &own, tensor, part, step->groups, step->lr, direction, stream);
+    zero_own_step_t *step = user;
+    return change_part(step, tensor, part, direction, step->context->config.own_optimizer->prepare, true, stream);
 }
 
 static zero_status_t change_whole(void *user, zero_tensor_t tensor, float *direction, zero_stream_t stream)
 {
-    const zero_own_step_t *step = user;
+    zero_own_step_t *step = user;
     const zero_own_optimizer_t *optimizer = step->context->config.own_optimizer;
     const zero_step_scratch_t *scratch = zero_context_step_scratch(step->context);
     const own_fn_t own = {"optimizer", optimizer->name, NULL, optimizer->user, true};
@@ -145,17 +153,18 @@ static zero_status_t change_whole(void *user, zero_tensor_t tensor, float *direc
         .step = &scratch->state.adam_step,
         .skip = &scratch->scalars.skip,
     };
-    zero_status_t status = optimizer->whole(optimizer->user, &whole, stream);
-    return status == ZERO_OK ? ZERO_OK : failed(step->context, &own, tensor, status);
+    if (step->failure != ZERO_OK)
+        return ZERO_OK;
+    const zero_status_t status = optimizer->whole(optimizer->user, &whole, stream);
+    step->failure = status == ZERO_OK ? ZERO_OK : failed(step->context, &own, tensor, status);
+    return ZERO_OK;
 }
 
 static zero_status_t step_along(void *user, zero_tensor_t tensor, const zero_span_t *part, float *direction,
                                 zero_stream_t stream)
 {
-    const zero_own_step_t *step = user;
-    const zero_own_optimizer_t *optimizer = step->context->config.own_optimizer;
-    const own_fn_t own = {"optimizer", optimizer->name, optimizer->update, optimizer->user, false};
-    return update_part(step->context, &own, tensor, part, step->groups, step->lr, direction, stream);
+    zero_own_step_t *step = user;
+    return change_part(step, tensor, part, direction, step->context->config.own_optimizer->update, false, stream);
 }
 
 const zero_matrix_fns_t zero_own_matrices = {prepare, change_whole, step_along};

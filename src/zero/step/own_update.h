@@ -10,10 +10,12 @@
 typedef struct zero_own_step {
     const zero_context_t *context;
     const zero_tensor_groups_t *groups;
-    float lr; /* of this step */
+    float lr;              /* of this step */
+    zero_status_t failure; /* of the first function that failed in this step; ZERO_OK: of none */
 } zero_own_step_t;
 
-/* The caller's functions of whole matrices; their `user` is a zero_own_step_t. */
+/* The caller's functions of whole matrices; their `user` is a zero_own_step_t. They always return ZERO_OK, since ranks
+ * wait for each other between them: what fails is kept in `failure`, and no more of them are called. */
 extern const zero_matrix_fns_t zero_own_matrices;
 
 /* Returns whether the caller has a hook behind the update. */

@@ -161,18 +161,27 @@ static zero_status_t publish_early(zero_update_t *update, zero_stream_t stream)
     return n_early > 0 ? zero_parameters_publish_early(update->parameters, 0, n_early, stream) : ZERO_OK;
 }
 
-/* Updates all that is on the device with the caller's functions, one of them at least, and then publishes. */
-static zero_status_t update_with_own(zero_update_t *update, float lr, zero_stream_t stream)
+/* Updates all that is on the device with the caller's functions, one of them at least. */
+static zero_status_t update_by_callers(zero_update_t *update, float lr, zero_stream_t stream)
 {
     zero_context_t *context = update->context;
-    update->own_step.lr = lr;
-    ZERO_TRY(zero_muon_update_run(update->muon, stream));
     if (context->config.optimizer == ZERO_OPTIMIZER_OWN)
         ZERO_TRY(zero_own_update(context, update->groups, lr, stream));
     else
         ZERO_TRY(update_units(update, 0, context->layout.n_units, stream));
-    if (zero_own_hooks_updates(context))
-        ZERO_TRY(zero_own_updated(context, update->groups, lr, stream));
+    return zero_own_hooks_updates(context) ? zero_own_updated(context, update->groups, lr, stream) : ZERO_OK;
+}
+
+/* The same, and then publishes. Ranks learn before that whether a function has failed on one of them. */
+static zero_status_t update_with_own(zero_update_t *update, float lr, zero_stream_t stream)
+{
+    zero_own_step_t *own = &update->own_step;
+    own->lr = lr;
+    own->failure = ZERO_OK;
+    ZERO_TRY(zero_muon_update_run(update->muon, stream));
+    if (own->failure == ZERO_OK)
+        own->failure = update_by_callers(update, lr, stream);
+    ZERO_TRY(zero_comm_agree(update->context->host_comm, own->failure));
     return publish_early(update, stream);
 }
 

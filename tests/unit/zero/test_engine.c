@@ -292,6 +292,18 @@ START_TEST(weights_that_were_written_by_half_are_not_computed_with)
 }
 END_TEST
 
+/* Not only when the others have waited for ZERO_TIMEOUT_S. */
+START_TEST(an_own_update_that_fails_on_one_rank_is_known_to_all)
+{
+    static const char *const places[] = {"hooks=clamp", "poison=0", "poison=1", "poison=2"};
+    for (int i = 0; i < 16; i++) {
+        char name[64];
+        snprintf(name, sizeof name, "failed_update stage=%d %s", i % 4, places[i / 4]);
+        expect_case(3, name, "zero: rank 1: ");
+    }
+}
+END_TEST
+
 START_TEST(a_plan_that_does_not_fit_is_refused_with_the_numbers)
 {
     expect_case(2, "too_large", "are free: take more ranks, a smaller micro-batch or recompute");
@@ -347,6 +359,7 @@ static Suite *suite(void)
     SUPPORT_ADD_LOOP(several, lengthy, state_that_each_rank_makes_up_is_published_at_every_stage, 1, 3);
     tcase_add_test(several, state_that_each_rank_makes_up_is_published_to_runs_that_accumulate);
     tcase_add_test(several, weights_that_were_written_by_half_are_not_computed_with);
+    tcase_add_test(several, an_own_update_that_fails_on_one_rank_is_known_to_all);
     tcase_add_test(several, accumulation_gives_equal_bits_when_every_micro_step_is_reduced);
     tcase_add_test(several, a_step_with_nan_is_skipped_and_weights_stay);
     tcase_add_test(several, fp16_halves_its_loss_scale_after_an_overflow_and_goes_on);
