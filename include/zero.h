@@ -1079,7 +1079,8 @@ typedef zero_status_t (*zero_chunk_fn)(void *user, const zero_chunk_t *chunk);
  * stage. Without with_moments, m and v are NULL and the moments and AdamW's step count become zero. Ranks that differ
  * in with_moments get ZERO_ERROR_MISMATCH. Call it between steps; without with_moments also with all results read.
  *
- * If `fill` fails on a rank, that rank returns fill's status and the others return ZERO_ERROR_PEER. The weights are
+ * If `fill` fails on a rank, that rank returns fill's status and the others return ZERO_ERROR_PEER; a number that is
+ * not finite, or a negative second moment of an optimizer that takes its root, is ZERO_ERROR_ARGUMENT. The weights are
  * then incomplete: until this call, zero_init_parameters, zero_load_weights or zero_load succeeds, zero_begin,
  * zero_get_state and zero_save_begin return ZERO_ERROR_ORDER. So does a load that leaves tensors as they are, because
  * it is partial or they are declared with not_saved: call zero_init_parameters or zero_set_state before it.
@@ -1346,7 +1347,9 @@ ZERO_API const char *zero_engine_transport(const zero_engine_t *engine);
 
 /* A file that a checkpoint gets in addition to libzero's own, such as a tokenizer's. */
 typedef struct zero_save_file {
-    const char *name; /* FILE or FOLDER/FILE, without ".."; not hidden, and no name of libzero's files */
+    /* FILE or FOLDER/FILE, without ".."; not hidden, no name of libzero's files, and none that zero_load_weights reads
+     */
+    const char *name;
     const void *data;
     size_t n_bytes; /* at least 1 */
 } zero_save_file_t;
@@ -1381,7 +1384,10 @@ ZERO_API zero_status_t zero_save_prepare(zero_comm_t *comm, const char *director
 /* Begins to save the step that zero_step_wait returned last. Call it between steps, with all results read. With
  * options->background a thread writes and steps may follow at once; without, this call writes. Either way zero_save_end
  * must follow. A second save into the same directory before that is ZERO_ERROR_IO, and does the first no harm.
- * [collective] */
+ *
+ * A weight or moment that is not finite, also when it is rounded to the configured dtype, cannot be saved, since it
+ * could not be loaded: this call or zero_save_end returns ZERO_ERROR_NONFINITE on the rank that owns it, with a line
+ * that names it, and ZERO_ERROR_PEER on the others. Earlier checkpoints stay. [collective] */
 ZERO_API zero_status_t zero_save_begin(zero_engine_t *engine, const char *directory, const zero_save_options_t *options,
                                        zero_save_t **save);
 /* Continues a save as far as possible without waiting. Call it now and then, for example after each step. *done: the

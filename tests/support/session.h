@@ -27,6 +27,7 @@ typedef struct session_model {
     int n_tensors, n_units;
     zero_init_t init;
     float init_std;
+    bool frozen, not_saved; /* all tensors are */
 } session_model_t;
 
 typedef struct session {
@@ -70,7 +71,9 @@ static inline zero_model_t *session_declare(const session_model_t *model)
                                    .n_dims = from->n_dims,
                                    .init = model->init,
                                    .init_std = model->init_std,
-                                   .packed = from->packed};
+                                   .packed = from->packed,
+                                   .frozen = model->frozen,
+                                   .not_saved = model->not_saved};
         memcpy(desc.shape, from->shape, sizeof from->shape);
         must(zero_model_add_tensor(declaration, from->unit, &desc, &tensor));
     }

@@ -152,15 +152,21 @@ zero_status_t zero_checkpoint_layout_create(const zero_model_t *model, zero_dtyp
                                             uint64_t max_file_bytes, zero_checkpoint_layout_t *layout)
 {
     ZERO_TRY(check_names(model));
+    int n_saved = 0;
+    for (zero_tensor_t t = 0; t < model->n_tensors; t++)
+        n_saved += !model->tensors[t].not_saved;
+    if (n_saved == 0)
+        return zero_fail(ZERO_ERROR_ARGUMENT,
+                         "the model cannot be saved: all of its %d tensors are declared with not_saved",
+                         model->n_tensors);
     size_t most_files = (size_t)model->n_tensors * ZERO_N_KEPT;
     zero_checkpoint_layout_t made = {.element_bytes = {zero_dtype_size(dtype), 4, 4, 4},
-                                     .n_kept = ZERO_KEPT_M + n_arrays};
+                                     .n_kept = ZERO_KEPT_M + n_arrays,
+                                     .is_adapter = n_saved < model->n_tensors};
     builder_t b = {.model = model,
                    .layout = &made,
                    .dtype_name = DTYPE_NAMES[dtype],
                    .max_bytes = max_file_bytes ? max_file_bytes : ZERO_CHECKPOINT_FILE_BYTES};
-    for (zero_tensor_t t = 0; t < model->n_tensors; t++)
-        made.is_adapter |= model->tensors[t].not_saved;
     made.files = calloc(most_files, sizeof *made.files);
     made.arrays = calloc((size_t)model->n_tensors, sizeof *made.arrays);
     b.headers = calloc(most_files, sizeof(json_t *));

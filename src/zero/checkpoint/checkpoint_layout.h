@@ -21,6 +21,7 @@ extern const char *const zero_kept_suffixes[ZERO_N_KEPT]; /* "", ".master", ".m"
 #define ZERO_CHECKPOINT_FILE_BYTES (UINT64_C(4) << 30)
 #define ZERO_MODEL_PREFIX "model-"
 #define ZERO_OPTIMIZER_PREFIX "optimizer-"
+#define ZERO_WEIGHTS_FILE "model.safetensors" /* of Hugging Face: all weights in one file */
 #define ZERO_ADAPTER_FILE "adapter_model.safetensors"
 
 typedef struct zero_checkpoint_file {

@@ -10,6 +10,7 @@
 #include "base/bytes.h"
 #include "base/files.h"
 #include "base/log.h"
+#include "base/numbers.h"
 #include "zero/checkpoint/checkpoint_layout.h"
 #include "zero/checkpoint/checkpoint_open.h"
 #include "zero/checkpoint/weights_directory.h"
@@ -248,14 +249,9 @@ typedef struct array_piece {
 /* Checks second moments. The files are as they were written, so a negative number was saved. */
 static zero_status_t check_not_negative(const array_piece_t *piece)
 {
-    unsigned n_bad = 0;
-    for (size_t i = 0; i < piece->n_elems; i++) /* without a branch, as in zero_safetensors_check_finite */
-        n_bad |= piece->values[i] < 0.0f;
-    if (n_bad == 0)
+    const size_t at = zero_find_unsound(piece->values, piece->n_elems, true);
+    if (at == piece->n_elems)
         return ZERO_OK;
-    size_t at = 0;
-    while (!(piece->values[at] < 0.0f))
-        at++;
     return zero_fail(ZERO_ERROR_FORMAT,
                      "'%s': %s holds %g at element %" PRIu64 ", where no negative number can be: take another "
                      "checkpoint",

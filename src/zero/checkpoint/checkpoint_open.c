@@ -70,8 +70,9 @@ zero_status_t zero_checkpoint_state_make(uint64_t step, const zero_config_t *con
                              (json_int_t)state->overflows, "skipped_in_row", (json_int_t)state->skipped_in_row,
                              "library", zero_version());
     bool named = made && add_optimizer(made, config);
+    bool is_apart = !json_object_get(caller, "optimizer"); /* which AdamW's does not have */
     size_t n_keys = json_object_size(made) + json_object_size(caller);
-    bool merged = named && json_object_update(made, caller) == 0 && json_object_size(made) == n_keys;
+    bool merged = named && is_apart && json_object_update(made, caller) == 0 && json_object_size(made) == n_keys;
     json_decref(caller);
     if (!merged) {
         json_decref(made);

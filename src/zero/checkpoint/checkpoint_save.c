@@ -283,7 +283,8 @@ static zero_status_t fill(zero_save_t *save, const char *directory, const zero_s
     ZERO_TRY(zero_checkpoints_temporary(directory, save->step, &save->temporary));
     ZERO_TRY(zero_new_files_list(context, save->step, &state, options, &save->files));
     ZERO_TRY(zero_engine_check_weights(engine, "zero_save_begin"));
-    return zero_array_writer_create(&save->files.layout, save->temporary, context->config.dtype, &save->writer);
+    return zero_array_writer_create(&save->files.layout, context->model, save->temporary, context->config.dtype,
+                                    &save->writer);
 }
 
 /* Makes the temporary directory with all files; the arrays' elements are still missing. */

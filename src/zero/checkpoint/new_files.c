@@ -1,12 +1,15 @@
 /* new_files.c - see new_files.h. */
 #include "zero/checkpoint/new_files.h"
 
+#include <inttypes.h>
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "base/files.h"
 #include "base/json_build.h"
 #include "base/log.h"
+#include "base/numbers.h"
 #include "kernels/shard.h"
 #include "zero/checkpoint/checkpoint_open.h"
 
@@ -15,10 +18,11 @@
 /* So few that the kernels use one thread: a save has a thread of its own and leaves the others to training. */
 #define RUN_ELEMS ((size_t)1 << 15)
 
-zero_status_t zero_array_writer_create(const zero_checkpoint_layout_t *layout, const char *directory,
-                                       zero_dtype_t dtype, zero_array_writer_t *writer)
+zero_status_t zero_array_writer_create(const zero_checkpoint_layout_t *layout, const zero_model_t *model,
+                                       const char *directory, zero_dtype_t dtype, zero_array_writer_t *writer)
 {
     zero_array_writer_t made = {.layout = layout,
+                                .model = model,
                                 .directory = directory,
                                 .dtype = dtype,
                                 .weights = malloc(RUN_ELEMS * sizeof(float)),
@@ -65,6 +69,29 @@ static zero_status_t write_array(zero_array_writer_t *writer, zero_tensor_t tens
     return zero_file_write(open->fd, open->path, offset, data, n_bytes);
 }
 
+/* Refuses an element that cannot be loaded: the checkpoints that are there are better. */
+static zero_status_t refuse(const zero_array_writer_t *writer, const zero_chunk_t *chunk, zero_kept_t kept, size_t at,
+                            float number)
+{
+    return zero_fail(ZERO_ERROR_NONFINITE,
+                     "this step is not saved: %s%s holds %g at element %" PRIu64 ", where a finite number should be: "
+                     "resume from an earlier checkpoint",
+                     writer->model->tensors[chunk->tensor].name, zero_kept_suffixes[kept],
+                     isnan(number) ? (double)NAN : (double)number, chunk->first + at); /* not "-nan" */
+}
+
+/* Returns the index of the first weight that is not finite in the dtype; n: all are. */
+static size_t find_infinite(const void *weights, zero_dtype_t dtype, size_t n)
+{
+    const uint16_t *halves = weights, exponent = dtype == ZERO_FP16 ? 0x7c00 : 0x7f80;
+    if (dtype == ZERO_FP32)
+        return zero_find_unsound(weights, n, false);
+    for (size_t i = 0; i < n; i++)
+        if ((halves[i] & exponent) == exponent)
+            return i;
+    return n;
+}
+
 /* Writes weights as the model computes with them: rounded from the master weights as AdamW does. */
 static zero_status_t write_weights(zero_array_writer_t *writer, const zero_chunk_t *chunk)
 {
@@ -73,6 +100,9 @@ static zero_status_t write_weights(zero_array_writer_t *writer, const zero_chunk
         size_t n = chunk->n_elems - done < RUN_ELEMS ? chunk->n_elems - done : RUN_ELEMS;
         ZERO_TRY(zero_shard_kernels_cpu()->split_master(writer->weights, master_lo, writer->dtype, chunk->master + done,
                                                         n, NULL));
+        const size_t at = find_infinite(writer->weights, writer->dtype, n);
+        if (at < n)
+            return refuse(writer, chunk, ZERO_KEPT_WEIGHTS, done + at, chunk->master[done + at]);
         ZERO_TRY(write_array(writer, chunk->tensor, ZERO_KEPT_WEIGHTS, chunk->first + done, writer->weights, n));
     }
     return ZERO_OK;
@@ -86,6 +116,9 @@ zero_status_t zero_array_writer_write_kept(zero_array_writer_t *writer, const ze
         return write_weights(writer, chunk);
     if (!chunk->m || (int)kept >= (int)writer->layout->n_kept) /* frozen, or the optimizer lacks it */
         return ZERO_OK;
+    const size_t at = zero_find_unsound(values[kept], chunk->n_elems, false);
+    if (at < chunk->n_elems)
+        return refuse(writer, chunk, kept, at, values[kept][at]);
     return write_array(writer, chunk->tensor, kept, chunk->first, values[kept], chunk->n_elems);
 }
 
@@ -146,6 +179,12 @@ static bool is_taken(const zero_manifest_t *manifest, const char *name)
     return taken;
 }
 
+/* Returns whether zero_load_weights would read weights from it. */
+static bool has_weights(const char *name)
+{
+    return collide(name, ZERO_WEIGHTS_FILE) || collide(name, ZERO_INDEX_FILE) || collide(name, ZERO_ADAPTER_FILE);
+}
+
 /* Lists one of the caller's files. */
 static zero_status_t list_callers(zero_manifest_t *manifest, const zero_save_file_t *file)
 {
@@ -154,6 +193,7 @@ static zero_status_t list_callers(zero_manifest_t *manifest, const zero_save_fil
                         : !zero_manifest_name_is_safe(name) || name[0] == '.' || strstr(name, "/.")
                             ? "it is hidden, or its name leads out of the directory"
                         : !zero_json_takes(name)   ? "its name is not UTF-8"
+                        : has_weights(name)        ? "zero_load_weights would take it for the model's weights"
                         : is_taken(manifest, name) ? "there is another one by that name, or by that of its folder"
                                                    : NULL;
     if (fault)

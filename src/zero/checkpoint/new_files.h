@@ -24,6 +24,7 @@ typedef struct zero_array_file {
 
 typedef struct zero_array_writer {
     const zero_checkpoint_layout_t *layout;
+    const zero_model_t *model;
     const char *directory;
     zero_dtype_t dtype;
     zero_extents_t *written; /* by kind of array: what is written is recorded here; NULL: another rank vouches for it */
@@ -31,10 +32,11 @@ typedef struct zero_array_writer {
     zero_array_file_t files[ZERO_N_KEPT];
 } zero_array_writer_t;
 
-/* Makes a writer in *writer, of which the caller has set nothing. layout and directory outlive it. */
-zero_status_t zero_array_writer_create(const zero_checkpoint_layout_t *layout, const char *directory,
-                                       zero_dtype_t dtype, zero_array_writer_t *writer);
-/* Writes a chunk's array of one kind, if it has that. Threads may write different kinds at once. */
+/* Makes a writer in *writer, of which the caller has set nothing. layout, model and directory outlive it. */
+zero_status_t zero_array_writer_create(const zero_checkpoint_layout_t *layout, const zero_model_t *model,
+                                       const char *directory, zero_dtype_t dtype, zero_array_writer_t *writer);
+/* Writes a chunk's array of one kind, if it has that; returns ZERO_ERROR_NONFINITE, with a log line, if a number of it
+ * is not finite. Threads may write different kinds at once. */
 zero_status_t zero_array_writer_write_kept(zero_array_writer_t *writer, const zero_chunk_t *chunk, zero_kept_t kept);
 /* Writes a chunk's arrays. A zero_chunk_fn; user: the writer. */
 zero_status_t zero_array_writer_write(void *user, const zero_chunk_t *chunk);

@@ -15,7 +15,6 @@
 #include "zero/engine/compare.h"
 #include "zero/engine/engine_state.h"
 
-#define SINGLE_NAME "model.safetensors"
 #define INDEX_NAME "model.safetensors.index.json"
 #define HEAD_NAME "lm_head.weight"
 
@@ -247,14 +246,14 @@ static zero_status_t fail_without_weights(const char *directory)
                              directory, OTHERS[i]);
     }
     return zero_fail(ZERO_ERROR_IO, "cannot find weights in '%s': it has neither %s nor %s (%s)", directory,
-                     SINGLE_NAME, INDEX_NAME, strerror(error));
+                     ZERO_WEIGHTS_FILE, INDEX_NAME, strerror(error));
 }
 
 static zero_status_t add_directory(zero_weights_t *weights)
 {
     char *single = NULL, *index = NULL, *adapter = NULL;
     zero_status_t status;
-    ZERO_TRY_GOTO(zero_path_join(weights->directory, SINGLE_NAME, &single), done);
+    ZERO_TRY_GOTO(zero_path_join(weights->directory, ZERO_WEIGHTS_FILE, &single), done);
     ZERO_TRY_GOTO(zero_path_join(weights->directory, INDEX_NAME, &index), done);
     ZERO_TRY_GOTO(zero_path_join(weights->directory, ZERO_ADAPTER_FILE, &adapter), done);
     /* If anything else is wrong with the file, opening it reports that. */

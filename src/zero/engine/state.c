@@ -7,14 +7,17 @@
  * What must hold: no rank computes with weights that were written only in part, on this rank or another. From the first
  * element until every rank has written its last, and all is published, the engine refuses to use them.
  */
+#include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "base/log.h"
+#include "base/numbers.h"
 #include "zero/engine/compare.h"
 #include "zero/engine/engine.h"
 #include "zero/engine/state_runs.h"
 #include "zero/engine/state_share.h"
+#include "zero/plan/optimizer.h"
 #include "zero/runtime/addresses.h"
 #include "zero/runtime/gather.h"
 
@@ -236,10 +239,38 @@ static zero_status_t set_run(zero_engine_t *engine, zero_tensor_t tensor, const 
     return zero_device_synchronize(device); /* the host buffers are used again */
 }
 
+/* A caller's function whose numbers are checked. */
+typedef struct checked_fill {
+    const zero_context_t *context;
+    zero_chunk_fn fill;
+    void *user;
+} checked_fill_t;
+
+static zero_status_t check_array(const checked_fill_t *checked, const zero_chunk_t *chunk, const char *array,
+                                 const float *numbers, bool not_negative)
+{
+    const size_t at = numbers ? zero_find_unsound(numbers, chunk->n_elems, not_negative) : chunk->n_elems;
+    if (at == chunk->n_elems)
+        return ZERO_OK;
+    return zero_fail(ZERO_ERROR_ARGUMENT, "zero_set_state: %s of %s: element %" PRIu64 " is %g, which must be finite%s",
+                     array, checked->context->model->tensors[chunk->tensor].name, chunk->first + at,
+                     (double)numbers[at], not_negative ? " and not negative" : "");
+}
+
+static zero_status_t fill_checked(void *user, const zero_chunk_t *chunk)
+{
+    const checked_fill_t *checked = user;
+    ZERO_TRY(checked->fill(checked->user, chunk));
+    ZERO_TRY(check_array(checked, chunk, "the weight", chunk->master, false));
+    ZERO_TRY(check_array(checked, chunk, "m", chunk->m, false));
+    return check_array(checked, chunk, "v", chunk->v, zero_optimizer_of(&checked->context->config)->v_is_not_negative);
+}
+
 zero_status_t zero_set_state(zero_engine_t *engine, bool with_moments, zero_chunk_fn fill, void *user)
 {
     ZERO_REQUIRE(engine);
-    return zero_engine_set_some(engine, with_moments, NULL, fill, user);
+    checked_fill_t checked = {&engine->context, fill, user};
+    return zero_engine_set_some(engine, with_moments, NULL, fill ? fill_checked : NULL, &checked);
 }
 
 zero_status_t zero_engine_set_some(zero_engine_t *engine, bool with_moments, const bool *wanted, zero_chunk_fn fill,

@@ -4,13 +4,12 @@
  * fails must not leave others in a broadcast: so what can fail on one rank comes before the first or behind the last,
  * and ranks agree about it.
  */
-#include <float.h>
 #include <inttypes.h>
-#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "base/log.h"
+#include "base/numbers.h"
 #include "zero/engine/compare.h"
 #include "zero/engine/engine.h"
 #include "zero/plan/optimizer.h"
@@ -63,28 +62,16 @@ static bool is_not_negative(const zero_engine_t *engine, zero_array_t array)
     return array == ZERO_ARRAY_V && zero_optimizer_of(&engine->context.config)->v_is_not_negative;
 }
 
-/* Returns whether the optimizer can go on with all numbers. Sums of flags, not an early end: such a loop is vectorized,
- * and a model's whole weights pass through it. */
-static bool are_sound(const float *data, uint64_t n_elems, bool not_negative)
-{
-    unsigned bad = 0;
-    for (uint64_t i = 0; i < n_elems; i++)
-        bad |= (unsigned)(!(fabsf(data[i]) <= FLT_MAX)) | (unsigned)(not_negative & (data[i] < 0.0f));
-    return !bad;
-}
-
 /* Names a number that the optimizer could not go on with. */
 static zero_status_t check_numbers(const zero_engine_t *engine, const request_t *request, const float *data)
 {
     const zero_tensor_decl_t *tensor = &engine->context.model->tensors[request->tensor];
     const bool not_negative = is_not_negative(engine, request->array);
-    if (are_sound(data, tensor->n_elems, not_negative))
+    const size_t at = zero_find_unsound(data, tensor->n_elems, not_negative);
+    if (at == tensor->n_elems)
         return ZERO_OK;
-    for (uint64_t i = 0; i < tensor->n_elems; i++)
-        if (!isfinite(data[i]) || (not_negative && data[i] < 0.0f))
-            return zero_fail(ZERO_ERROR_ARGUMENT, "%s(%s): element %" PRIu64 " is %g, which must be finite%s",
-                             request->call, tensor->name, i, (double)data[i], not_negative ? " and not negative" : "");
-    return ZERO_OK;
+    return zero_fail(ZERO_ERROR_ARGUMENT, "%s(%s): element %zu is %g, which must be finite%s", request->call,
+                     tensor->name, at, (double)data[at], not_negative ? " and not negative" : "");
 }
 
 static zero_status_t compare(zero_comm_t *comm, const request_t *request)

@@ -10,6 +10,7 @@
 
 #include "base/files.h"
 #include "base/log.h"
+#include "base/numbers.h"
 #include "kernels/shard.h"
 
 _Static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "safetensors data is little-endian, and is read as it is");
@@ -286,24 +287,12 @@ zero_status_t zero_safetensors_read(const zero_safetensors_t *file, const zero_s
     return ZERO_OK;
 }
 
-static bool is_finite_bits(const float *elem)
-{
-    uint32_t bits;
-    memcpy(&bits, elem, sizeof bits);
-    return (bits & UINT32_C(0x7f800000)) != UINT32_C(0x7f800000);
-}
-
 zero_status_t zero_safetensors_check_finite(const zero_safetensors_t *file, const zero_safetensors_tensor_t *tensor,
                                             uint64_t first, size_t n_elems, const float *elems, const char *remedy)
 {
-    unsigned n_bad = 0;
-    for (size_t i = 0; i < n_elems; i++) /* without a branch: every number that is loaded goes through here */
-        n_bad |= !is_finite_bits(&elems[i]);
-    if (n_bad == 0)
+    const size_t at = zero_find_unsound(elems, n_elems, false);
+    if (at == n_elems)
         return ZERO_OK;
-    size_t at = 0;
-    while (is_finite_bits(&elems[at]))
-        at++;
     return zero_fail(ZERO_ERROR_FORMAT, "'%s': %s holds %g at element %" PRIu64 ", where a finite number should be: %s",
                      file->path, tensor->name, isnan(elems[at]) ? (double)NAN : (double)elems[at], first + at,
                      remedy); /* not "-nan" */

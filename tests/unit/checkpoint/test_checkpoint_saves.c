@@ -108,6 +108,19 @@ START_TEST(a_text_of_the_callers_that_is_no_object_is_refused_before_anything_is
 }
 END_TEST
 
+START_TEST(a_key_of_libzeros_is_refused_in_the_callers_state)
+{
+    static const char *const texts[] = {"{\"step\": 1}", "{\"optimizer\": \"adamw\"}"};
+    zero_save_options_t options = PLAIN;
+    options.state_json = texts[_i];
+    session_t session = session_open(3, ZERO_BF16, OUR_MODEL);
+    ck_assert_int_eq(session_save(&session, path_of("ck"), &options), ZERO_ERROR_ARGUMENT);
+    ck_assert_msg(strstr(last_line, "one of libzero's own keys"), "%s", last_line);
+    ck_assert_int_ne(access(path_of("ck"), F_OK), 0);
+    session_close(&session);
+}
+END_TEST
+
 static const zero_save_file_t BAD_FILES[] = {
     {"config.json", "x", 1},
     {"manifest.json", "x", 1},
@@ -119,6 +132,8 @@ static const zero_save_file_t BAD_FILES[] = {
     {"config.json/x", "x", 1},
     {"state.json/x", "x", 1},
     {"twice/x", "x", 1},
+    {"model.safetensors", "x", 1},
+    {"adapter_model.safetensors/x", "x", 1},
     {"./a", "x", 1},
     {"a/..", "x", 1},
     {"a/.hidden", "x", 1},
@@ -164,6 +179,36 @@ START_TEST(a_tensor_whose_name_cannot_be_read_back_is_refused_before_anything_is
         session_create(NULL, 3, ZERO_BF16, &(session_model_t){.tensors = &tensor, .n_tensors = 1, .n_units = 1});
     ck_assert_int_eq(zero_init_parameters(session.engine), ZERO_OK);
     expect_refused(&session, &PLAIN);
+    session_close(&session);
+}
+END_TEST
+
+START_TEST(a_model_of_which_nothing_is_saved_is_refused)
+{
+    const session_tensor_t tensor = {.name = "a", .n_dims = 1, .shape = {3}};
+    const session_model_t model = {.tensors = &tensor, .n_tensors = 1, .n_units = 1, .frozen = true, .not_saved = true};
+    session_t session = session_create(NULL, 3, ZERO_BF16, &model);
+    expect_refused(&session, &PLAIN);
+    session_close(&session);
+}
+END_TEST
+
+/* 1e6 is infinite in fp16. In place of a checkpoint that loads there would be one that does not. */
+START_TEST(weights_that_are_not_finite_are_not_saved)
+{
+    const session_tensor_t tensor = {.name = "a", .n_dims = 1, .shape = {3}};
+    const session_model_t model = {.tensors = &tensor, .n_tensors = 1, .n_units = 1, .frozen = _i / 2};
+    const float weights[3] = {1.0f, 1e6f, 1.0f};
+    zero_save_options_t options = PLAIN;
+    options.keep = 1;
+    options.background = _i % 2;
+    session_t session = session_create(NULL, 3, ZERO_FP16, &model);
+    ck_assert_int_eq(session_save(&session, path_of("ck"), &options), ZERO_OK);
+    ck_assert_int_eq(shell("cp -r ck before"), 0);
+    ck_assert_int_eq(zero_set_tensor(session.engine, 0, ZERO_ARRAY_WEIGHT, 0, weights), ZERO_OK);
+    ck_assert_int_eq(session_save(&session, path_of("ck"), &options), ZERO_ERROR_NONFINITE);
+    ck_assert_msg(strstr(last_line, "not saved: a holds") && strstr(last_line, "at element 1"), "%s", last_line);
+    ck_assert_int_eq(shell("diff -r ck before"), 0);
     session_close(&session);
 }
 END_TEST
@@ -361,6 +406,9 @@ static Suite *suite(void)
     tcase_add_checked_fixture(tc, set_up, scratch_close);
     tcase_set_timeout(tc, 120);
     tcase_add_loop_test(tc, a_text_of_the_callers_that_is_no_object_is_refused_before_anything_is_made, 0, 2 * N_TEXTS);
+    tcase_add_loop_test(tc, a_key_of_libzeros_is_refused_in_the_callers_state, 0, 2);
+    tcase_add_test(tc, a_model_of_which_nothing_is_saved_is_refused);
+    tcase_add_loop_test(tc, weights_that_are_not_finite_are_not_saved, 0, 4);
     tcase_add_loop_test(tc, a_file_of_the_callers_that_is_in_the_way_is_refused_before_anything_is_made, 0,
                         sizeof BAD_FILES / sizeof BAD_FILES[0]);
     tcase_add_loop_test(tc, a_tensor_whose_name_cannot_be_read_back_is_refused_before_anything_is_made, 0,

@@ -243,7 +243,7 @@ START_TEST(a_copy_is_written_whole_by_one_thread_and_by_several)
         snprintf(path, sizeof path, "%s/%s", top, layout.files[f].name);
         ck_assert_int_eq(zero_file_create(path, layout.files[f].header_bytes + layout.files[f].n_bytes), ZERO_OK);
     }
-    ck_assert_int_eq(zero_array_writer_create(&layout, top, ZERO_FP32, &writer), ZERO_OK);
+    ck_assert_int_eq(zero_array_writer_create(&layout, model, top, ZERO_FP32, &writer), ZERO_OK);
     ck_assert_int_eq(zero_state_copy_write(&copy, _i == 1, &writer), ZERO_OK);
     ck_assert_int_eq(zero_array_writer_close(&writer), ZERO_OK);
     expect_numbers(model, &layout, top);

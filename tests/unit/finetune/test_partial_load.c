@@ -24,8 +24,8 @@ static const int BASE_OF[] = {0, 1, -1, 2, -1}; /* by tensor of TUNED */
 #define N_BASE 4
 #define N_TUNED 5
 
-static const session_model_t base = {BASE, N_BASE, 3, ZERO_INIT_ONES, 0};
-static const session_model_t tuned = {TUNED, N_TUNED, 3, ZERO_INIT_ONES, 0};
+static const session_model_t base = {.tensors = BASE, .n_tensors = N_BASE, .n_units = 3, .init = ZERO_INIT_ONES};
+static const session_model_t tuned = {.tensors = TUNED, .n_tensors = N_TUNED, .n_units = 3, .init = ZERO_INIT_ONES};
 
 /* Of fp32: other dtypes' master weights are fp32, too. */
 static zero_status_t fill(void *user, const zero_chunk_t *chunk)
@@ -138,7 +138,8 @@ static void expect(zero_status_t status, zero_status_t wanted, const char *words
 START_TEST(a_refused_load_is_one_line_and_changes_nothing)
 {
     static const session_tensor_t other[] = {{"other", 0, 1, {7}, false}}, wider[] = {{"wte", 0, 2, {257, 301}, false}};
-    const session_model_t none = {other, 1, 1, ZERO_INIT_ONES, 0}, shape = {wider, 1, 1, ZERO_INIT_ONES, 0};
+    const session_model_t none = {.tensors = other, .n_tensors = 1, .n_units = 1, .init = ZERO_INIT_ONES},
+                          shape = {.tensors = wider, .n_tensors = 1, .n_units = 1, .init = ZERO_INIT_ONES};
     zero_partial_t partial = {.n_kept = 9};
     zero_checkpoint_t *checkpoint;
     zero_comm_t *comm;

@@ -253,6 +253,45 @@ START_TEST(a_failed_update_leaves_weights_that_nothing_uses)
 }
 END_TEST
 
+/* Which array of a chunk gets which number. */
+typedef struct spoilt {
+    int array;
+    float number;
+} spoilt_t;
+
+static zero_status_t fill_spoilt(void *user, const zero_chunk_t *chunk)
+{
+    const spoilt_t *spoilt = user;
+    float *const arrays[] = {chunk->master, chunk->m, chunk->v};
+    for (int a = 0; a < 3; a++)
+        for (size_t i = 0; i < chunk->n_elems; i++)
+            arrays[a][i] = a == spoilt->array && i == 1 ? spoilt->number : 1.0f;
+    return ZERO_OK;
+}
+
+/* Training could not go on with them, and what is saved of them could not be loaded. */
+START_TEST(numbers_that_are_not_sound_are_not_set)
+{
+    static const struct {
+        spoilt_t spoilt;
+        const char *says;
+    } cases[] = {{{0, NAN}, "the weight of w: element 1 is"},
+                 {{1, INFINITY}, "m of w: element 1 is inf, which must be finite"},
+                 {{2, -1.0f}, "v of w: element 1 is -1, which must be finite and not negative"},
+                 {{1, -1.0f}, NULL}};
+    fixture_t f = fixture_create();
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        capture_begin();
+        zero_status_t status = zero_set_state(f.engine, true, fill_spoilt, (void *)(uintptr_t)&cases[i].spoilt);
+        const char *said = capture_end();
+        ck_assert_int_eq(status, cases[i].says ? ZERO_ERROR_ARGUMENT : ZERO_OK);
+        ck_assert_msg(!cases[i].says || strstr(said, cases[i].says), "%zu: %s", i, said);
+    }
+    train(&f);
+    fixture_destroy(&f);
+}
+END_TEST
+
 /* Every field has a text that changes it and nothing else; what is no value of its type changes nothing. */
 START_TEST(settings_are_set_by_name_and_text)
 {
@@ -637,6 +676,7 @@ static Suite *suite(void)
     tcase_add_test(one, engines_refuse_null);
     tcase_add_test(one, a_hook_that_fails_ends_the_call);
     tcase_add_loop_test(one, a_failed_update_leaves_weights_that_nothing_uses, 0, 2);
+    tcase_add_test(one, numbers_that_are_not_sound_are_not_set);
     tcase_add_test(one, settings_are_set_by_name_and_text);
     tcase_add_test(one, parameters_of_another_type_are_no_floats);
     tcase_add_test(one, an_array_that_the_optimizer_lacks_is_refused);

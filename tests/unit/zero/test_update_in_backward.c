@@ -94,7 +94,7 @@ END_TEST
 
 static const session_tensor_t tensors[] = {
     {"a", 0, 1, {512}, false}, {"b", 1, 1, {512}, false}, {"c", 2, 1, {512}, false}};
-static const session_model_t toy = {tensors, 3, 3, ZERO_INIT_ONES, 0.0f};
+static const session_model_t toy = {.tensors = tensors, .n_tensors = 3, .n_units = 3, .init = ZERO_INIT_ONES};
 
 /* Makes a training pass with all gradients 1, of which the first n_units are made ready. */
 static void pass(zero_engine_t *engine, int n_units)
@@ -278,7 +278,8 @@ enum { N_UNITS = 6, N_ELEMS = 1 << 19 };
 static const session_tensor_t large_tensors[N_UNITS] = {{"0", 0, 1, {N_ELEMS}, false}, {"1", 1, 1, {N_ELEMS}, false},
                                                         {"2", 2, 1, {N_ELEMS}, false}, {"3", 3, 1, {N_ELEMS}, false},
                                                         {"4", 4, 1, {N_ELEMS}, false}, {"5", 5, 1, {N_ELEMS}, false}};
-static const session_model_t large = {large_tensors, N_UNITS, N_UNITS, ZERO_INIT_ONES, 0.0f};
+static const session_model_t large = {
+    .tensors = large_tensors, .n_tensors = N_UNITS, .n_units = N_UNITS, .init = ZERO_INIT_ONES};
 
 /* By hand: stage 3 has two buffers of full gradients in bf16 on several ranks, one on one, and what is named here. */
 START_TEST(the_plan_counts_what_is_held)
