@@ -133,6 +133,22 @@ static zero_status_t resume(checkpoints_t *checkpoints)
     return ZERO_OK;
 }
 
+/* Refuses a model's own directory, which could then be taken for the model or for what was made of it. */
+static zero_status_t check_directory(const options_t *options)
+{
+    static const char *const names[] = {"config.json", "adapter_config.json"};
+    char path[OPTIONS_MAX_PATH + 32];
+    for (int i = 0; i < 2 && options->checkpoint.dir[0]; i++) {
+        snprintf(path, sizeof path, "%s/%s", options->checkpoint.dir, names[i]);
+        if (access(path, F_OK) == 0)
+            return report_error(ZERO_ERROR_USAGE,
+                                "[checkpoint] dir: '%s' is the directory of a model ('%s'): name another, such as "
+                                "'%s/checkpoints'",
+                                options->checkpoint.dir, path, options->checkpoint.dir);
+    }
+    return ZERO_OK;
+}
+
 /* Refuses to begin anew where an earlier run has saved, for that would cost its checkpoints: who forgets --resume has
  * not meant it. Rank 0 looks. */
 static zero_status_t check_earlier_run(const options_t *options, zero_comm_t *comm)
@@ -186,6 +202,7 @@ zero_status_t checkpoints_open(const options_t *options, zero_comm_t *comm, cons
                                const data_identity_t *val, checkpoints_t *checkpoints)
 {
     *checkpoints = (checkpoints_t){.options = options, .comm = comm, .data = *data, .first_step = 1};
+    ZERO_TRY(report_agree(comm, zero_comm_rank(comm) == 0 ? check_directory(options) : ZERO_OK));
     if (options->resume)
         ZERO_TRY(resume(checkpoints));
     ZERO_TRY(find_best(checkpoints, val));

@@ -35,11 +35,15 @@ static bool has_file(const char *directory, const char *name)
     return access(path, F_OK) == 0;
 }
 
+static bool has_model(const char *directory)
+{
+    return has_file(directory, "model.safetensors") || has_file(directory, "model.safetensors.index.json");
+}
+
 /* Some programs write the model's config.json beside their adapters. */
 static bool is_adapter(const char *directory)
 {
-    return has_file(directory, ADAPTER_CONFIG_FILE) && !has_file(directory, "model.safetensors") &&
-           !has_file(directory, "model.safetensors.index.json");
+    return has_file(directory, ADAPTER_CONFIG_FILE) && !has_model(directory);
 }
 
 static zero_status_t read_json(const char *path, json_t **json)
@@ -93,21 +97,35 @@ static zero_status_t split(options_t *o)
     if (status == ZERO_OK) {
         memcpy(o->lora.init, o->model.init, sizeof o->lora.init);
         snprintf(o->model.init, sizeof o->model.init, "%s", base);
-        hf_config_find_latest(o->model.init);
+        status = hf_config_find_latest(o->model.init);
     }
     json_decref(json);
     return status;
 }
 
+/* Refuses a model and an adapter in one directory: transformers would apply the one to the other. */
+static zero_status_t refuse_both(const char *directory)
+{
+    if (!has_file(directory, ADAPTER_CONFIG_FILE) || !has_model(directory))
+        return ZERO_OK;
+    return report_error(ZERO_ERROR_USAGE,
+                        "'%s' has a whole model and an adapter (" ADAPTER_CONFIG_FILE
+                        "), and does not say whether both "
+                        "belong together: move the adapter to a directory of its own, and name it as well to use it",
+                        directory);
+}
+
 zero_status_t adapter_find(options_t *options)
 {
     model_options_t *model = &options->model;
-    if (!options_init_is_random(options->lora.init))
-        hf_config_find_latest(options->lora.init);
+    if (!options_init_is_random(options->lora.init)) {
+        ZERO_TRY(hf_config_find_latest(options->lora.init));
+        ZERO_TRY(refuse_both(options->lora.init));
+    }
     if (options_init_is_random(model->init))
         return ZERO_OK;
-    hf_config_find_latest(model->init);
-    return is_adapter(model->init) ? split(options) : ZERO_OK;
+    ZERO_TRY(hf_config_find_latest(model->init));
+    return is_adapter(model->init) ? split(options) : refuse_both(model->init);
 }
 
 const char *adapter_texts_directory(const options_t *options)

@@ -98,19 +98,28 @@ static zero_status_t parse(const char *path, input_words_t words, json_t **json)
                                 error.line);
 }
 
-void hf_config_find_latest(char init[OPTIONS_MAX_PATH])
+zero_status_t hf_config_find_latest(char init[OPTIONS_MAX_PATH])
 {
     char path[OPTIONS_MAX_PATH + 32], name[NEWEST_STEP_BYTES] = "latest";
-    size_t length = strlen(init);
-    snprintf(path, sizeof path, "%s/config.json", init);
-    int64_t step = access(path, F_OK) == 0 ? 0 : newest_step(init);
+    const size_t length = strlen(init);
+    const int64_t step = newest_step(init);
     snprintf(path, sizeof path, "%s/latest", init);
-    if (step > 0 && step < INT64_MAX && access(path, F_OK) != 0)
+    if (step < INT64_MAX && access(path, F_OK) != 0)
         newest_step_name(step, name);
-    if (step > 0 && length + 1 + strlen(name) < OPTIONS_MAX_PATH) {
+    snprintf(path, sizeof path, "%s/config.json", init);
+    const bool is_model = access(path, F_OK) == 0;
+    if (step == 0 || (is_model && step == INT64_MAX)) /* other programs have files named latest, too */
+        return ZERO_OK;
+    if (is_model)
+        return report_error(ZERO_ERROR_USAGE,
+                            "'%s' is a model ('%s') and has checkpoints of a run, such as '%s/%s': name that one, or "
+                            "move either elsewhere",
+                            init, path, init, name);
+    if (length + 1 + strlen(name) < OPTIONS_MAX_PATH) {
         init[length] = '/';
         strcpy(init + length + 1, name);
     }
+    return ZERO_OK;
 }
 
 static zero_status_t open_config(hf_config_t *config)
@@ -122,7 +131,7 @@ static zero_status_t open_config(hf_config_t *config)
     const input_words_t words = options_generate(config->options)      ? checkpoint
                                 : options_write_model(config->options) ? model
                                                                        : init;
-    hf_config_find_latest(config->options->model.init);
+    ZERO_TRY(hf_config_find_latest(config->options->model.init));
     snprintf(config->path, sizeof config->path, "%s/config.json", config->options->model.init);
     return parse(config->path, words, &config->json);
 }

@@ -9,8 +9,8 @@
  * names both, if the user has set a value that disagrees with the file. */
 zero_status_t hf_config_apply(options_t *options);
 
-/* Turns the name of a directory of checkpoints into that of the newest. */
-void hf_config_find_latest(char init[OPTIONS_MAX_PATH]);
+/* Turns the name of a directory of checkpoints into that of the newest. Refuses one that is a model itself as well. */
+zero_status_t hf_config_find_latest(char init[OPTIONS_MAX_PATH]);
 
 /* Reads what a model's config.json says, for hf_config_text and then free(). *text is NULL if the directory has none.
  */

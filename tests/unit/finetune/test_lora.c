@@ -407,6 +407,34 @@ START_TEST(adapters_do_not_replace_their_model)
 }
 END_TEST
 
+/* Which of two models is meant, that cannot be known: a model and what was made of it, or it and an adapter beside. */
+START_TEST(a_directory_of_two_models_is_refused)
+{
+    static const refusal_t refusals[] = {
+        {"$Z --set model.init=home --set checkpoint.dir=home full.ini",
+         {"[checkpoint] dir: 'home'", "the directory of a model ('home/config.json')", "'home/checkpoints'"}},
+        {"$Z --set model.init=home --set checkpoint.dir=made full.ini 2>log; cp -r made/* home; $Z generate --prompt a "
+         "home",
+         {"'home' is a model ('home/config.json')", "has checkpoints of a run, such as 'home/latest'"}},
+        {"$Z --set model.init=home full.ini", {"'home' is a model", "such as 'home/latest'"}},
+        {"$Z evaluate --set checkpoint.dir=home full.ini", {"'home' is a model", "such as 'home/latest'"}},
+        {"$Z export home new", {"'home' is a model", "such as 'home/latest'"}},
+        {"rm home/latest; $Z export home new", {"'home' is a model", "such as 'home/step-00000001'"}},
+        {"$Z generate --prompt a both", {"'both' has a whole model and an adapter (adapter_config.json)"}},
+        {"$Z --set model.init=both full.ini", {"'both' has a whole model and an adapter"}},
+        {"$Z evaluate --resume both full.ini", {"'both' has a whole model and an adapter"}},
+        {"$Z --set lora.init=both gpt2.ini", {"'both' has a whole model and an adapter"}},
+        {"$Z --set checkpoint.dir=both gpt2.ini", {"the directory of a model ('both/config.json')"}},
+    };
+    expect_shell("rm -rf home made both ck new && $Z --set checkpoint.dir=ck gpt2.ini && "
+                 "sed '/^rank/d; /^alpha/d; s/^steps.*/steps = 1/' gpt2.ini >full.ini && "
+                 "cp -rL gpt2/latest home && cp -rL gpt2/latest both && cp ck/latest/adapter_* both");
+    expect_refusals(refusals, sizeof refusals / sizeof refusals[0]);
+    /* A file of another program's named latest makes no checkpoints. */
+    expect_shell("rm -r home/step-* && echo 'global_step2' >home/latest && $Z export home new");
+}
+END_TEST
+
 static Suite *suite(void)
 {
     Suite *s = suite_create("lora");
@@ -425,6 +453,7 @@ static Suite *suite(void)
     tcase_add_test(c, adapters_begin_as_a_directory_has_them);
     tcase_add_test(c, what_does_not_belong_together_is_refused_by_name);
     tcase_add_test(c, adapters_do_not_replace_their_model);
+    tcase_add_test(c, a_directory_of_two_models_is_refused);
     suite_add_tcase(s, c);
     return s;
 }
