@@ -27,6 +27,7 @@
 #include "train/options/input_file.h"
 #include "train/options/options_table.h"
 #include "train/report/report.h"
+#include "train/run_directory.h"
 
 /* In memory hashing and removing take longest, and each file has a thread. On a disk files are of the usual size. */
 #define MEMORY_FILE_BYTES ((uint64_t)1 << 30)
@@ -133,52 +134,6 @@ static zero_status_t resume(checkpoints_t *checkpoints)
     return ZERO_OK;
 }
 
-/* Refuses a model's own directory, which could then be taken for the model or for what was made of it. */
-static zero_status_t check_directory(const options_t *options)
-{
-    static const char *const names[] = {"config.json", "adapter_config.json"};
-    char path[OPTIONS_MAX_PATH + 32];
-    for (int i = 0; i < 2 && options->checkpoint.dir[0]; i++) {
-        snprintf(path, sizeof path, "%s/%s", options->checkpoint.dir, names[i]);
-        if (access(path, F_OK) == 0)
-            return report_error(ZERO_ERROR_USAGE,
-                                "[checkpoint] dir: '%s' is the directory of a model ('%s'): name another, such as "
-                                "'%s/checkpoints'",
-                                options->checkpoint.dir, path, options->checkpoint.dir);
-    }
-    return ZERO_OK;
-}
-
-/* Refuses to begin anew where an earlier run has saved, for that would cost its checkpoints: who forgets --resume has
- * not meant it. Rank 0 looks. */
-static zero_status_t check_earlier_run(const options_t *options, zero_comm_t *comm)
-{
-    char name[NEWEST_STEP_BYTES], best[BEST_MAX_PATH];
-    struct {
-        int64_t step;
-        bool is_best; /* a run may have been killed when it had only a best one */
-    } found = {0};
-    if (options->resume || options->overwrite || !options->checkpoint.dir[0])
-        return ZERO_OK;
-    if (zero_comm_rank(comm) == 0)
-        found.step = newest_step_of_run(options->checkpoint.dir, &found.is_best);
-    ZERO_TRY(zero_comm_broadcast(comm, &found, sizeof found, 0));
-    if (found.step == 0)
-        return ZERO_OK;
-    best_directory(options->checkpoint.dir, best);
-    const char *directory = found.is_best ? best : options->checkpoint.dir;
-    if (found.step == INT64_MAX)
-        return report_error(ZERO_ERROR_USAGE,
-                            "[checkpoint] dir: '%s/latest' is there and links to no checkpoint of zerotrain's: name "
-                            "another directory, or remove it",
-                            directory);
-    newest_step_name(found.step, name);
-    return report_error(ZERO_ERROR_USAGE,
-                        "[checkpoint] dir: '%s' has checkpoints of an earlier run, up to %s: --resume continues from "
-                        "there, --overwrite begins anew and replaces them",
-                        directory, name);
-}
-
 /* Reads the files that every checkpoint gets. source: the model that is trained on; NULL: none. */
 static zero_status_t read_model_files(const options_t *options, const char *source, model_files_t *files)
 {
@@ -202,13 +157,14 @@ zero_status_t checkpoints_open(const options_t *options, zero_comm_t *comm, cons
                                const data_identity_t *val, checkpoints_t *checkpoints)
 {
     *checkpoints = (checkpoints_t){.options = options, .comm = comm, .data = *data, .first_step = 1};
-    ZERO_TRY(report_agree(comm, zero_comm_rank(comm) == 0 ? check_directory(options) : ZERO_OK));
+    ZERO_TRY(run_directory_check(options, comm));
+    ZERO_TRY(run_directory_lock(options->checkpoint.dir, comm, &checkpoints->lock));
     if (options->resume)
         ZERO_TRY(resume(checkpoints));
     ZERO_TRY(find_best(checkpoints, val));
     checkpoints->schedule =
         memory_schedule_make(options->checkpoint.memory_every, checkpoints->first_step - 1, options->checkpoint.async);
-    ZERO_TRY(report_agree(comm, check_earlier_run(options, comm)));
+    ZERO_TRY(run_directory_check_earlier(options, comm));
     const char *source = options->resume                                ? zero_checkpoint_path(checkpoints->resumed)
                          : !options_init_is_random(options->model.init) ? options->model.init
                                                                         : NULL;
@@ -221,13 +177,14 @@ zero_status_t checkpoints_open(const options_t *options, zero_comm_t *comm, cons
     return report_agree(comm, read_model_files(options, source, &checkpoints->model_files));
 }
 
-zero_status_t checkpoints_prepare(const checkpoints_t *checkpoints, const zero_model_t *model)
+zero_status_t checkpoints_prepare(checkpoints_t *checkpoints, const zero_model_t *model)
 {
     const options_t *o = checkpoints->options;
     uint64_t n_bytes = 0;
     signal(SIGPIPE, SIG_IGN); /* who reads the log may go: that costs no training */
     if (o->checkpoint.dir[0])
         ZERO_TRY(zero_save_prepare(checkpoints->comm, o->checkpoint.dir));
+    ZERO_TRY(run_directory_lock(o->checkpoint.dir, checkpoints->comm, &checkpoints->lock)); /* it may be new */
     if (o->checkpoint.best) {
         char directory[BEST_MAX_PATH];
         best_directory(o->checkpoint.dir, directory);
@@ -479,4 +436,5 @@ void checkpoints_close(checkpoints_t *checkpoints)
     free(checkpoints->model_config);
     checkpoints->model_config = NULL;
     model_files_free(&checkpoints->model_files);
+    run_directory_unlock(&checkpoints->lock);
 }

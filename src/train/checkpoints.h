@@ -26,6 +26,7 @@ typedef struct checkpoints {
     int64_t sequences_before;   /* by all ranks in the steps before it */
     int64_t last_saved;         /* step; 0: none */
     memory_schedule_t schedule; /* of checkpoints in memory */
+    int lock;                   /* of checkpoint.dir, on rank 0: run_directory_lock; 0: none */
     best_checkpoint_t best;
 } checkpoints_t;
 
@@ -44,7 +45,7 @@ zero_status_t checkpoints_open(const options_t *options, zero_comm_t *comm, cons
                                const data_identity_t *val, checkpoints_t *checkpoints);
 /* Makes sure that [checkpoint] dir can be written and that memory_dir has room for the model, and removes what killed
  * saves have left there. Called when it is certain that the run begins. [collective] */
-zero_status_t checkpoints_prepare(const checkpoints_t *checkpoints, const zero_model_t *model);
+zero_status_t checkpoints_prepare(checkpoints_t *checkpoints, const zero_model_t *model);
 /* Reports, before the first step, that nothing will be saved or that checkpoints of an earlier run are there. */
 void checkpoints_report(const checkpoints_t *checkpoints);
 /* Loads the checkpoint that checkpoints_open has opened. [collective] */

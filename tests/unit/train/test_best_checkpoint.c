@@ -1,5 +1,6 @@
 /* test_best_checkpoint.c - [checkpoint] best as a user meets it: dir/best has the lowest loss of the run that saves
- * there, evaluations before a resume included, wherever that run came from; and never another run's checkpoint.
+ * there, evaluations before a resume included, wherever that run came from; and never another run's checkpoint. A
+ * directory has one run at a time.
  *
  * A run with lr = 0 keeps its loss, one with lr = 1 makes it worse.
  */
@@ -94,6 +95,21 @@ START_TEST(a_best_that_cannot_be_found_is_said)
     ck_assert_msg(strstr(output.err, "ck/best") != NULL, "%s", output.err);
     support_output_free(&output);
     expect_shell("test \"$(ls ck ck/best)\" = \"$(printf 'ck:\\nbest\\n\\nck/best:\\nlatest')\"");
+}
+END_TEST
+
+/* Two runs in one directory would replace each other's checkpoints. The directory is free as soon as the first is gone,
+ * however it ends; a link to it is the same directory. */
+START_TEST(two_runs_do_not_save_into_one_directory)
+{
+    static const char *const second[] = {"--resume --set checkpoint.dir=link", "--overwrite --set train.seed=2"};
+    expect_shell(
+        "ln -s ck link && { $Z --set train.steps=9999999 --set train.eval_every=0 --set checkpoint.best=false "
+        "--set checkpoint.every=50 cfg.ini 2>log & } && job=$! && until test -e ck/step-00000100; do sleep 0.02; "
+        "done && ! $Z %s cfg.ini 2>said && kill -%d $job && "
+        "grep \"dir: '[a-z]*': another run saves there: end that first\" said && "
+        "$Z --resume --steps $(($(readlink ck/latest | sed 's/step-0*//') + 500)) cfg.ini",
+        second[_i], _i == 0 ? 9 : 15);
 }
 END_TEST
 
@@ -200,6 +216,7 @@ static Suite *suite(void)
     tcase_add_test(c, a_run_that_begins_anew_leaves_no_best_of_the_one_before);
     tcase_add_test(c, a_best_alone_is_not_replaced_without_a_word);
     tcase_add_loop_test(c, a_best_that_cannot_be_found_is_said, 0, 3);
+    tcase_add_loop_test(c, two_runs_do_not_save_into_one_directory, 0, 2);
     tcase_add_loop_test(c, a_run_goes_on_from_a_best_alone, 0, 2);
     tcase_add_loop_test(c, a_run_that_continues_elsewhere_replaces_the_best_there, 0, 2);
     tcase_add_test(c, the_lowest_loss_goes_with_the_checkpoint_into_another_directory);

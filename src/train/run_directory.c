@@ -1,0 +1,106 @@
+/* run_directory.c - see run_directory.h. */
+#include "train/run_directory.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <sys/file.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "base/status.h"
+#include "train/best_checkpoint.h"
+#include "train/options/input_file.h"
+#include "train/report/report.h"
+
+/* How long a run waits for the one before it, whose processes may be ending. */
+#define LOCK_WAITS 50
+#define LOCK_WAIT_NS 100000000L
+
+static zero_status_t check_no_model(const options_t *options)
+{
+    static const char *const names[] = {"config.json", "adapter_config.json"};
+    char path[OPTIONS_MAX_PATH + 32];
+    for (int i = 0; i < 2 && options->checkpoint.dir[0]; i++) {
+        snprintf(path, sizeof path, "%s/%s", options->checkpoint.dir, names[i]);
+        if (access(path, F_OK) == 0)
+            return report_error(ZERO_ERROR_USAGE,
+                                "[checkpoint] dir: '%s' is the directory of a model ('%s'): name another, such as "
+                                "'%s/checkpoints'",
+                                options->checkpoint.dir, path, options->checkpoint.dir);
+    }
+    return ZERO_OK;
+}
+
+zero_status_t run_directory_check(const options_t *options, zero_comm_t *comm)
+{
+    return report_agree(comm, zero_comm_rank(comm) == 0 ? check_no_model(options) : ZERO_OK);
+}
+
+static zero_status_t check_earlier_run(const options_t *options, zero_comm_t *comm)
+{
+    char name[NEWEST_STEP_BYTES], best[BEST_MAX_PATH];
+    struct {
+        int64_t step;
+        bool is_best; /* a run may have been killed when it had only a best one */
+    } found = {0};
+    if (options->resume || options->overwrite || !options->checkpoint.dir[0])
+        return ZERO_OK;
+    if (zero_comm_rank(comm) == 0)
+        found.step = newest_step_of_run(options->checkpoint.dir, &found.is_best);
+    ZERO_TRY(zero_comm_broadcast(comm, &found, sizeof found, 0));
+    if (found.step == 0)
+        return ZERO_OK;
+    best_directory(options->checkpoint.dir, best);
+    const char *directory = found.is_best ? best : options->checkpoint.dir;
+    if (found.step == INT64_MAX)
+        return report_error(ZERO_ERROR_USAGE,
+                            "[checkpoint] dir: '%s/latest' is there and links to no checkpoint of zerotrain's: name "
+                            "another directory, or remove it",
+                            directory);
+    newest_step_name(found.step, name);
+    return report_error(ZERO_ERROR_USAGE,
+                        "[checkpoint] dir: '%s' has checkpoints of an earlier run, up to %s: --resume continues from "
+                        "there, --overwrite begins anew and replaces them",
+                        directory, name);
+}
+
+zero_status_t run_directory_check_earlier(const options_t *options, zero_comm_t *comm)
+{
+    return report_agree(comm, check_earlier_run(options, comm));
+}
+
+static zero_status_t lock_directory(const char *directory, int *lock)
+{
+    const struct timespec wait = {.tv_nsec = LOCK_WAIT_NS};
+    const int fd = ZERO_RETRY(open(directory, O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+    bool is_taken = fd >= 0;
+    for (int i = 0; i < LOCK_WAITS && is_taken; i++) {
+        is_taken = ZERO_RETRY(flock(fd, LOCK_EX | LOCK_NB)) != 0 && errno == EWOULDBLOCK;
+        if (is_taken)
+            nanosleep(&wait, NULL);
+    }
+    if (fd >= 0 && !is_taken)
+        *lock = fd;
+    else if (fd >= 0)
+        close(fd);
+    if (!is_taken)
+        return ZERO_OK;
+    return report_error(ZERO_ERROR_USAGE,
+                        "[checkpoint] dir: '%s': another run saves there: end that first, or name another directory",
+                        directory);
+}
+
+zero_status_t run_directory_lock(const char *directory, zero_comm_t *comm, int *lock)
+{
+    const bool is_wanted = directory[0] && *lock == 0 && zero_comm_rank(comm) == 0;
+    return report_agree(comm, is_wanted ? lock_directory(directory, lock) : ZERO_OK);
+}
+
+void run_directory_unlock(int *lock)
+{
+    if (*lock > 0)
+        close(*lock);
+    *lock = 0;
+}
