@@ -685,6 +685,7 @@ def saving(comm, claim, folder):
 
     fresh = shard(comm, 3)
     wanted, weights = train(fresh, comm, range(2)), make_net().state_dict()
+    weights["calls"].fill_(7.0)
     fresh.close()
     with torch.device("meta"):
         empty = Net()
@@ -697,6 +698,14 @@ def saving(comm, claim, folder):
     weights.pop("head.weight")
     claim("a state_dict that lacks a name is refused",
           raises(KeyError, "head.weight is not in the state_dict", sharded.load_state_dict, weights))
+    claim("... also a buffer", torch.equal(sharded.state_dict()["calls"], torch.full((1,), 7.0)))
+    before, spoilt = sharded.state_dict(), sharded.state_dict()
+    for value in spoilt.values():
+        value.mul_(2.0)
+    list(spoilt.values())[-1].view(-1)[0] = float("inf")
+    claim("a state_dict with infinite numbers is refused, and nothing of it is loaded",
+          raises(ValueError, "is not finite: nothing is loaded", sharded.load_state_dict, spoilt)
+          and all(torch.equal(value, before[name]) for name, value in sharded.state_dict().items()))
     sharded.close()
 
 

@@ -470,11 +470,20 @@ class Sharded:
         for name, value in own.items():
             if name not in extra and tuple(value.shape) != tuple(state[name].shape):
                 raise ValueError(f"{name} has shape {tuple(value.shape)}, not {tuple(state[name].shape)}")
-        self._set_all({by_id[id(value)]: state[name] for name, value in own.items() if id(value) in by_id})
+        weights = {name: state[name] for name, value in own.items() if id(value) in by_id}
+        bad = next((name for name, value in weights.items() if not bool(torch.isfinite(value).all())), None)
+        if not self._comm.agree(bad is None):
+            raise ValueError(f"{bad or 'a weight of another rank'} is not finite: nothing is loaded")
+        self._set_all({by_id[id(own[name])]: value for name, value in weights.items()})
         for name, value in own.items():
             if name in extra:
                 self.net.get_submodule(name.rpartition(".")[0]).set_extra_state(state[name])
-            elif id(value) not in by_id:
+            elif id(value) in by_id:
+                continue
+            elif value.is_meta:
+                path, _, attribute = name.rpartition(".")
+                self.net.get_submodule(path)._buffers[attribute] = state[name].detach().to(self._device, copy=True)
+            else:
                 value.detach().copy_(state[name])
         self._waiting.clear()
 

@@ -173,7 +173,8 @@ class Unit:
             kept = self.kept()
         if kept:
             raise RuntimeError(f"{self.name} leaves a view of its parameter {kept[0]} behind, but its memory will be "
-                               "used for other parameters: clone() what is kept")
+                               "used for other parameters: clone() what is kept. If nothing is, an input has reached it "
+                               "otherwise than as a tensor among its arguments: pass it as one")
         self.release()
 
     def release(self):
