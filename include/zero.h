@@ -79,7 +79,8 @@
  *
  * Ranks that meet in a collective call compare what they are doing: the call, its engine, unit, pass, step, micro-step,
  * learning rate and number of bytes. If these differ, the ranks return ZERO_ERROR_MISMATCH, a log line names two ranks
- * and their calls, and the data is not used. The comparison needs no extra messages or waiting:
+ * and their calls, and the data is not used. Ranks that have not met cannot meet again: later collective calls of their
+ * communicator return errors, too. The comparison needs no extra messages or waiting:
  *
  *     - Ranks that share memory compare at once, in every call that communicates.
  *     - Ranks that send MPI messages do so when a rank has waited for one second.
@@ -328,9 +329,11 @@ typedef struct zero_hooks zero_hooks_t;                 /* see Hooks */
 typedef struct zero_config {
     size_t struct_size; /* sizeof(zero_config_t) in this header: zero_config_default sets it */
     int stage;          /* 0..3 */
-    zero_dtype_t dtype; /* of parameters, and of gradients on the wire */
-    int micro_steps;    /* per step, at least 1: gradient accumulation */
-    int prefetch;       /* stage 3: how many units are gathered ahead of their use; 0 turns it off */
+    /* Of parameters, and of gradients on the wire. bf16 parameters are the master weights rounded to nearest, and ties
+     * away from zero; others have ties to even. */
+    zero_dtype_t dtype;
+    int micro_steps; /* per step, at least 1: gradient accumulation */
+    int prefetch;    /* stage 3: how many units are gathered ahead of their use; 0 turns it off */
     /* Stage 3: the last `keep` units stay resident from forward to backward, so that each is gathered once in a
      * micro-step (FSDP2: reshard_after_forward = False). That takes an unsharded buffer for each. The bits stay the
      * same. ZERO_KEEP_AUTO keeps as many as fit into the free device memory when the engine is created; on the CPU
@@ -374,7 +377,7 @@ typedef struct zero_config {
     /* fp16: dynamic loss scaling. The scale starts at initial_loss_scale and doubles after loss_scale_window good steps
      * in a row, up to 2^24. It halves, down to 1, at the loss_scale_hysteresis-th overflow since it last grew and at
      * every later one. */
-    float initial_loss_scale;
+    float initial_loss_scale; /* at least 1; above 2^24 it never grows */
     int loss_scale_window, loss_scale_hysteresis;
     /* GPUs, stages 1-3: keeps AdamW's state of the last units in forward order in pinned host memory, at least
      * offload_ratio (0..1) of the whole state. The bits stay the same. ZERO_OFFLOAD_AUTO takes the smallest share with
@@ -402,9 +405,10 @@ typedef struct zero_config {
      * that are to be added to are not checked. ZERO_CHECK=1 in the environment has the same effect. */
     bool check;
     /* For evaluating and generating: the engine has only parameters, no gradients and no AdamW state, and runs only
-     * ZERO_PASS_EVAL. Weights come from zero_init_parameters, zero_load_weights or zero_set_state without moments,
-     * rounded to dtype. ZERO_PASS_TRAIN, saving, zero_load, zero_get_state, zero_get_tensor and zero_set_tensor are
-     * ZERO_ERROR_ORDER. There is no state to offload, but there are parameters. */
+     * ZERO_PASS_EVAL and ZERO_PASS_INPUT_GRAD. Weights come from zero_init_parameters, zero_load_weights or
+     * zero_set_state without moments, rounded to dtype. ZERO_PASS_TRAIN, saving, zero_load, zero_get_state,
+     * zero_get_tensor and zero_set_tensor are ZERO_ERROR_ORDER. There is no state to offload, but there are parameters.
+     */
     bool forward_only;
     uint8_t unused[2]; /* 0 */
     /* GPUs, stage 3: keeps the parameters of the last units, trained and frozen ones, in pinned host memory: at least
@@ -412,7 +416,7 @@ typedef struct zero_config {
      * unsharded buffer; of several ranks, each copies its shard, and then they gather as usual. The bits stay the same.
      * ZERO_OFFLOAD_AUTO takes the smallest share with which the plan fits. Unless forward_only, it needs `offload`, and
      * only units whose state is offloaded, too, are taken: state costs less to move. Not with gather_fp8 or groups of
-     * shard_group. Ignored on the CPU. */
+     * shard_group. On the CPU it is checked and does nothing. */
     float offload_params;
     /* Bytes of pinned host memory that zero_stash_create will ask for in all: the host must have room for them in
      * addition to offload's, within offload_ram. Ignored on the CPU. */
@@ -462,10 +466,10 @@ static inline zero_config_t zero_config_default(void)
     return config;
 }
 /* Sets one field by its name above, from text, as it comes from a command line or a file: "stage" to "3" ("zero.stage"
- * is the same), "dtype" to "bf16", "overlap" to "false", "optimizer" to a name of zero_optimizer_name. keep,
- * offload_ratio and offload_params also take "auto", and shard_group "host"; offload_update and offload_grads take
- * "auto", "device" or "host", update "step" or "backward". Fields that point to functions of yours cannot be set. An
- * unknown name, or a text that is not a value of the field's type, is ZERO_ERROR_ARGUMENT, and nothing has changed.
+ * is the same), "dtype" to "bf16", "overlap" to "false", "optimizer" to a name of zero_optimizer_name ("own" excepted).
+ * keep, offload_ratio and offload_params also take "auto", and shard_group "host"; offload_update and offload_grads
+ * take "auto", "device" or "host", update "step" or "backward". Fields that point to functions of yours cannot be set.
+ * An unknown name, or a text that is not a value of the field's type, is ZERO_ERROR_ARGUMENT, and nothing has changed.
  * Ranges are checked by zero_engine_create. */
 ZERO_API zero_status_t zero_config_set(zero_config_t *config, const char *name, const char *value);
 
@@ -547,7 +551,7 @@ ZERO_API zero_grad_t zero_grad(const zero_engine_t *engine, zero_tensor_t tensor
  * rank's share of the loss, or NULL. It is read in stream order, and summed over ranks in rank order. Round what each
  * micro-batch adds to it to a multiple of one power of two, such as 2^-42: then all sums are exact, and the loss is the
  * same on any number of ranks. The norm needs no such care: it is exact except for one rounding of every 64
- * squares.
+ * squares, which are fp32: a norm below about 1e-19 is 0, and one above about 1e19 counts as not finite.
  *
  * Up to two steps may wait for their results to be read. A third is ZERO_ERROR_ORDER, as is a step whose micro-steps
  * are not all done. [collective] */
@@ -1017,7 +1021,7 @@ struct zero_hooks {
  * Returns ZERO_ERROR_FORMAT if a number is not finite; the log line names it. Some weights may be overwritten by then,
  * and the engine refuses to use them as after a failed zero_set_state. [collective] */
 ZERO_API zero_status_t zero_load_weights(zero_engine_t *engine, const char *directory);
-/* What a partial load did, in tensors. */
+/* What a partial load did, in tensors. Those that are declared with not_saved count as if they were not declared. */
 typedef struct zero_partial {
     int n_loaded;  /* declared and found */
     int n_kept;    /* declared and not found: as they were */
@@ -1295,7 +1299,7 @@ ZERO_API zero_status_t zero_all_to_all_plan(zero_device_type_t device, zero_comm
 /* Sets slices[i], for each rank of the group, to where the next exchange reads what is for that rank. */
 ZERO_API zero_status_t zero_all_to_all_slices(const zero_all_to_all_t *all_to_all, void **slices);
 /* Exchanges the first n_bytes of each slice, and sets received[i] for each rank of the group. Every rank of the engine
- * makes the call, in all groups with the same n_bytes, at most slice_bytes; it may be inside a pass. [collective] */
+ * makes the call, in all groups with the same n_bytes, 1 to slice_bytes; it may be inside a pass. [collective] */
 ZERO_API zero_status_t zero_all_to_all(zero_all_to_all_t *all_to_all, size_t n_bytes, const void **received,
                                        zero_stream_t stream);
 
