@@ -361,8 +361,8 @@ static zero_status_t check_head(const zero_weights_t *weights)
     free(room);
     if (status == ZERO_OK && !same)
         status = zero_fail(ZERO_ERROR_FORMAT,
-                           "'%s': tensor %s differs from %s, but the model uses the one for both: declare the head, or "
-                           "take another model",
+                           "'%s': tensor %s differs from %s, but the model uses the one for both: declare the head "
+                           "(zerotrain: \"tie_word_embeddings\": false in config.json), or take another model",
                            head->file->path, head->tensor->name, embedding->tensor->name);
     return status;
 }

@@ -5,6 +5,7 @@
 #include <math.h>
 #include <string.h>
 
+#include "base/json_build.h"
 #include "base/log.h"
 
 zero_config_t zero_config_defaults(void)
@@ -76,6 +77,9 @@ static zero_status_t check_own_optimizer(const zero_config_t *c)
     const zero_own_optimizer_t *own = c->own_optimizer;
     if (!own || !own->name || !own->update)
         return zero_fail_collective(ZERO_ERROR_USAGE, "optimizer own: own_optimizer must have a name and an update");
+    if (!own->name[0] || !zero_json_takes(own->name))
+        return zero_fail_collective(ZERO_ERROR_USAGE,
+                                    "optimizer own: its name must be UTF-8, and not empty: checkpoints store it");
     ZERO_TRY(zero_check_reserved("zero_config_t", "own_optimizer", own->reserved, sizeof own->reserved));
     if (!own->prepare != !own->whole)
         return zero_fail_collective(ZERO_ERROR_USAGE,

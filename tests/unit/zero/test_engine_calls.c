@@ -358,8 +358,8 @@ START_TEST(bad_configurations_are_refused)
     zero_engine_t *engine;
     zero_model_t *empty;
     zero_memory_t plan;
-    zero_config_t bad[20], good = zero_config_default();
-    for (int i = 0; i < 20; i++)
+    zero_config_t bad[21], good = zero_config_default();
+    for (int i = 0; i < 21; i++)
         bad[i] = zero_config_default();
     bad[0].stage = 4;
     bad[1].stage = -1;
@@ -379,6 +379,7 @@ START_TEST(bad_configurations_are_refused)
     for (int i = 14; i < 17; i++)
         bad[i].optimizer = ZERO_OPTIMIZER_OWN; /* 14: and no own_optimizer; 15: one without a function */
     bad[15].own_optimizer = &own;
+    zero_own_optimizer_t unwritable = {.name = "\xff", .n_arrays = 1, .update = own_update};
     zero_own_optimizer_t many = {.name = "many", .n_arrays = 3, .update = own_update};
     bad[16].own_optimizer = &many;
     const zero_hooks_t no_hooks = {0}, behind = {.updated = own_update};
@@ -387,6 +388,8 @@ START_TEST(bad_configurations_are_refused)
     bad[18].offload = true;
     zero_own_optimizer_t unused = {.name = "unused", .n_arrays = 1, .update = own_update};
     bad[19].own_optimizer = &unused; /* and optimizer is AdamW */
+    bad[20].optimizer = ZERO_OPTIMIZER_OWN;
+    bad[20].own_optimizer = &unwritable;
     for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++) {
         ck_assert_int_eq(zero_engine_create(f.comm, f.device, f.model, &bad[i], &engine), ZERO_ERROR_USAGE);
         ck_assert_int_eq(zero_plan(f.model, &bad[i], ZERO_DEVICE_CPU, ZERO_COMM_AUTO, 2, &plan), ZERO_ERROR_USAGE);
