@@ -23,7 +23,7 @@ const family_t families[] = {
                        .down = "shared_mlp.output_linear"},
     [ARCH_OLMO2] = {"olmo2", "OLMo 2", .qk_norm = QK_NORM_PROJECTIONS, .norms = NORMS_BEHIND},
     [ARCH_OLMO3] = {"olmo3", "OLMo 3", .qk_norm = QK_NORM_PROJECTIONS, .norms = NORMS_BEHIND, .may_window = true,
-                    .kinds = "sssf", .local_theta = 5e5},
+                    .kinds = "sssf", .local_theta = 5e5, .local_is_general = true},
     [ARCH_GEMMA3] = {"gemma3_text", "Gemma 3", .qk_norm = QK_NORM_HEADS, .norms = NORMS_AROUND, .adds_one = true,
                      .has_gelu = true, .scales_embedding = true, .may_window = true, .kinds = "sssssf",
                      .local_theta = 1e4},
@@ -195,7 +195,7 @@ zero_status_t family_resolve(model_options_t *model)
     if (is_random && strchr(model->layer_kinds, LAYER_WINDOW) && model->window == 0)
         model->window = DEFAULT_WINDOW;
     if (family->local_theta > 0.0 && model->rope_local_theta == 0.0)
-        model->rope_local_theta = family->local_theta;
+        model->rope_local_theta = is_random && family->local_is_general ? model->rope_theta : family->local_theta;
     if (model->ffn_dim == 0)
         model->ffn_dim = model->arch == ARCH_GPT2 ? 4 * model->dim : llama_ffn_dim(model->dim);
     model->qkv_bias |= family->has_qkv_bias;

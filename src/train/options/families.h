@@ -33,7 +33,8 @@ typedef struct family {
     /* The kinds of layers (options_layer_kind_t), repeated, where neither config.json nor the user says; NULL: all see
      * everything. */
     const char *kinds;
-    double local_theta; /* of RoPE in layers with a window, if they have one of their own */
+    double local_theta;    /* of RoPE in layers with a window, if they have one of their own */
+    bool local_is_general; /* from scratch theirs is rope_theta, too; local_theta is that of a file that lacks it */
 } family_t;
 
 extern const family_t families[]; /* by options_arch_t */

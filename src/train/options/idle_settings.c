@@ -4,6 +4,7 @@
  */
 #include <string.h>
 
+#include "train/options/families.h"
 #include "train/options/options_table.h"
 #include "train/report/report.h"
 
@@ -17,6 +18,21 @@ static bool is_gpt2(const options_t *o)
 static bool is_untied_gpt2(const options_t *o)
 {
     return is_gpt2(o) && !o->model.tied;
+}
+
+/* Layers with a window may have a base of their own, and are then not scaled. */
+static bool scales_no_layer(const options_t *o)
+{
+    bool scales = o->model.rope_local_theta == 0.0;
+    for (int64_t layer = 0; layer < o->model.layers; layer++)
+        scales = scales || options_window(&o->model, layer) == 0;
+    return !scales;
+}
+
+static bool has_local_base_only(const options_t *o)
+{
+    const bool is_general = options_init_is_random(o->model.init) && family_of(&o->model)->local_is_general;
+    return scales_no_layer(o) && !is_general;
 }
 
 static bool cuts_all(const options_t *o)
@@ -107,6 +123,8 @@ static const struct {
     {"model", "tied", is_untied_gpt2, "a gpt2's output head is always the token embedding"},
     {"model", "rope_theta", is_gpt2, "a gpt2 has a table of positions instead of RoPE"},
     {"model", "rope", is_gpt2, "a gpt2 has a table of positions instead of RoPE"},
+    {"model", "rope_theta", has_local_base_only, "every layer has a window, and these have a base of their own"},
+    {"model", "rope", scales_no_layer, "every layer has a window, and the RoPE of these is not scaled"},
     {"data", "long_documents", cuts_all, "packing = cut cuts documents where a sequence ends"},
     {"train", "min_lr", stays_at_lr, "schedule = constant stays at lr"},
     {"train", "beta1", is_sgd, "optimizer = sgd and nesterov have momentum instead"},

@@ -131,7 +131,7 @@ const option_row_t option_rows[] = {
         "How many tokens a token sees, itself included (Mistral). 0: as in the model in init, or none."),
     REAL(model, norm_eps, "1e-5", 1e-30, 1.0, NULL, "Epsilon of LayerNorm and RMSNorm."),
     REAL(model, rope_theta, "10000", 1.0, 1e12, NULL,
-        "All but gpt2: base of RoPE's frequencies; Llama 3 uses 500000."),
+        "All but gpt2: base of RoPE; Llama 3's is 500000. gemma3_text: of layers without a window."),
     CHOICE(model, rope, "default", ROPES,
         "All but gpt2: how RoPE is scaled. llama3: as in Llama 3.1; others: as the model in init says."),
     TEXT(model, init, "random", false,

@@ -220,6 +220,40 @@ START_TEST(heads_and_scaled_positions_must_fit)
 }
 END_TEST
 
+/* Of families whose layers with a window have a base of their own, which is not scaled: an OLMo 3 from scratch has one
+ * base in all layers, a Gemma 3 has 10000 in those with a window. */
+START_TEST(the_base_of_layers_with_a_window_is_known)
+{
+    static const struct {
+        const char *arch;
+        int64_t layers;
+        double local;
+        const char *idle[2];
+    } cases[] = {
+        {"olmo3", 3, 777.0, {"rope"}},
+        {"olmo3", 4, 777.0, {NULL}},
+        {"gemma3_text", 5, 1e4, {"rope_theta", "rope"}},
+        {"gemma3_text", 6, 1e4, {NULL}},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        char text[400], line[100];
+        snprintf(text, sizeof text, MINIMAL "[model]\narch = %s\nrope_theta = 777\nrope = llama3\n", cases[i].arch);
+        options_t options = must_parse(text, NULL);
+        options.model.layers = cases[i].layers;
+        ck_assert_int_eq(options_resolve(&options, 1), ZERO_OK);
+        ck_assert_double_eq(options.model.rope_local_theta, cases[i].local);
+        capture_begin();
+        options_report_idle(&options);
+        const char *said = capture_end();
+        ck_assert_int_eq(support_count(said, "\n"), (cases[i].idle[0] != NULL) + (cases[i].idle[1] != NULL));
+        for (int k = 0; k < 2 && cases[i].idle[k]; k++) {
+            snprintf(line, sizeof line, "[model] %s changes nothing here: every layer has a window", cases[i].idle[k]);
+            ck_assert_msg(strstr(said, line) != NULL, "%s of %d layers: %s", cases[i].arch, (int)cases[i].layers, said);
+        }
+    }
+}
+END_TEST
+
 START_TEST(settings_that_the_device_lacks_are_refused)
 {
     static const struct {
@@ -384,6 +418,7 @@ static Suite *suite(void)
     tcase_add_test(c, sizes_beyond_any_memory_are_refused);
     tcase_add_test(c, sizes_and_rates_are_derived_by_architecture);
     tcase_add_test(c, heads_and_scaled_positions_must_fit);
+    tcase_add_test(c, the_base_of_layers_with_a_window_is_known);
     tcase_add_test(c, settings_that_change_nothing_are_named);
     tcase_add_test(c, settings_of_another_optimizer_are_named);
     tcase_add_test(c, no_more_ranks_share_a_sequence_than_can);
