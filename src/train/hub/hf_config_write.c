@@ -131,7 +131,8 @@ static void write_rope(json_t **json, const model_options_t *model, const json_t
     }
 }
 
-/* Writes the kinds of layers, unless they came with the model. */
+/* Writes the kinds of layers, unless they came with the model. Ministral's class in transformers wants the size of a
+ * window even if no layer has one. */
 static void write_layers(json_t **json, const model_options_t *model)
 {
     json_t *types = json_array(), *rotated = json_array();
@@ -143,10 +144,13 @@ static void write_layers(json_t **json, const model_options_t *model)
         n_windows += has_window;
         n_rotated += is_rotated;
     }
-    zero_json_set(json, "sliding_window", n_windows > 0 ? json_integer(model->window) : json_null());
-    if (hf_families[model->arch].windows == HF_ALL_WINDOWS ? n_windows > 0 && n_windows < model->layers : true)
+    const hf_family_t *family = &hf_families[model->arch];
+    const bool has_idle_window = model->arch == ARCH_MINISTRAL && n_windows == 0;
+    const int64_t window = has_idle_window ? family->window : model->window;
+    zero_json_set(json, "sliding_window", n_windows > 0 || has_idle_window ? json_integer(window) : json_null());
+    if (family->windows != HF_ALL_WINDOWS || has_idle_window || (n_windows > 0 && n_windows < model->layers))
         zero_json_set(json, "layer_types", json_incref(types));
-    if (hf_families[model->arch].windows == HF_UPPER_WINDOWS || model->arch == ARCH_SMOLLM3)
+    if (family->windows == HF_UPPER_WINDOWS || model->arch == ARCH_SMOLLM3)
         zero_json_set(json, "use_sliding_window", json_boolean(n_windows > 0));
     if (model->arch == ARCH_SMOLLM3)
         zero_json_set(json, "no_rope_layers", json_incref(rotated));

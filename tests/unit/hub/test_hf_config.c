@@ -309,6 +309,27 @@ START_TEST(models_saved_by_transformers_are_understood)
 }
 END_TEST
 
+/* transformers runs no Ministral whose sliding_window is null. The size that is written for it is of no layer, and read
+ * as that. */
+START_TEST(a_ministral_without_windows_is_written_with_the_size_of_one)
+{
+    options_t written = options;
+    written.model.arch = ARCH_MINISTRAL;
+    written.model.layers = 2, written.model.dim = 64, written.model.heads = 4, written.model.seq_len = 65;
+    ck_assert_int_eq(options_resolve(&written, 1), ZERO_OK);
+    char *text = hf_config_text(&written.model, ZERO_FP32, NULL);
+    ck_assert_msg(strstr(text, "\"layer_types\": [\n    \"full_attention\",\n    \"full_attention\"\n  ]") &&
+                      strstr(text, "\"sliding_window\": 4096"),
+                  "%s", text);
+    write_config(text);
+    free(text);
+    options.model.seq_len = 65;
+    expect_ok();
+    ck_assert_int_eq(options_resolve(&options, 1), ZERO_OK);
+    ck_assert_mem_eq(&options.model, &written.model, sizeof options.model);
+}
+END_TEST
+
 static Suite *suite(void)
 {
     Suite *s = suite_create("hf_config");
@@ -330,6 +351,7 @@ static Suite *suite(void)
     tcase_add_test(tc, a_directory_without_a_model_is_a_usage_error);
     tcase_add_loop_test(tc, only_regular_files_are_accepted, 0, 4);
     tcase_add_loop_test(tc, models_saved_by_transformers_are_understood, 0, 2);
+    tcase_add_test(tc, a_ministral_without_windows_is_written_with_the_size_of_one);
     suite_add_tcase(s, tc);
     return s;
 }
