@@ -11,7 +11,7 @@
 
 const family_t families[] = {
     [ARCH_GPT2] = {"gpt2", .title = "GPT-2"},
-    [ARCH_LLAMA] = {"llama", .title = "Llama"},
+    [ARCH_LLAMA] = {"llama", "Llama", .heads_divide_dim = true},
     [ARCH_MISTRAL] = {"mistral", "Mistral", .may_window = true},
     [ARCH_QWEN2] = {"qwen2", "Qwen2", .has_qkv_bias = true, .may_window = true},
     [ARCH_QWEN3] = {"qwen3", "Qwen3", .qk_norm = QK_NORM_HEADS, .may_window = true},
@@ -26,7 +26,7 @@ const family_t families[] = {
                     .kinds = "sssf", .local_theta = 5e5, .local_is_general = true},
     [ARCH_GEMMA3] = {"gemma3_text", "Gemma 3", .qk_norm = QK_NORM_HEADS, .norms = NORMS_AROUND, .adds_one = true,
                      .has_gelu = true, .scales_embedding = true, .may_window = true, .kinds = "sssssf",
-                     .local_theta = 1e4},
+                     .heads_divide_dim = true, .local_theta = 1e4},
     [ARCH_SEED_OSS] = {"seed_oss", .title = "Seed-OSS"},
 };
 const int n_families = (int)(sizeof families / sizeof families[0]);
@@ -190,6 +190,12 @@ zero_status_t family_resolve(model_options_t *model)
             "[model] window: a %s has none: leave it out, or set arch to a family that may have one, as "
             "mistral does",
             family->title);
+    if (is_random && family->heads_divide_dim && model->dim % model->heads)
+        return report_error(ZERO_ERROR_USAGE,
+                            "[model] dim: %" PRId64 " is not divisible by heads = %" PRId64
+                            ", and transformers loads no %s of these sizes: change one of them, or set arch to a "
+                            "family that may have them, as mistral may",
+                            model->dim, model->heads, family->title);
     if (is_random && family->kinds && !model->layer_kinds[0])
         ZERO_TRY(repeat_kinds(model, family->kinds));
     if (is_random && strchr(model->layer_kinds, LAYER_WINDOW) && model->window == 0)

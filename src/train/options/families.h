@@ -29,6 +29,7 @@ typedef struct family {
     bool fuses_qkv;        /* one tensor for q, k and v */
     const char *gate_up;   /* the one tensor for gate and up; NULL: there are two */
     const char *down;      /* NULL: mlp.down_proj */
+    bool heads_divide_dim; /* though head_dim is set: so says the family's class in transformers */
     bool may_window;       /* attention may have a window, of all layers or of some */
     /* The kinds of layers (options_layer_kind_t), repeated, where neither config.json nor the user says; NULL: all see
      * everything. */

@@ -115,7 +115,7 @@ const option_row_t option_rows[] = {
     INTEGER(model, layers, NULL, 1, 10000, NULL, "Transformer blocks. Required unless init names a model."),
     INTEGER(model, dim, NULL, 1, 1 << 20, NULL, "Width of the residual stream. Required unless init names a model."),
     INTEGER(model, heads, NULL, 1, 1 << 16, NULL,
-        "Attention heads; must divide dim unless head_dim is set. Required unless init names a model."),
+        "Attention heads; divide dim unless head_dim is set and arch allows it. Required without init."),
     INTEGER(model, kv_heads, "0", 1, 1 << 16, "0", "Key and value heads; must divide heads. 0: as many as heads."),
     INTEGER(model, head_dim, "0", 1, OPTIONS_MAX_HEAD_DIM, "0", "Width of a head; for gpt2 always dim / heads. 0: dim / heads."),
     INTEGER(model, ffn_dim, "0", 1, 1 << 24, "0",

@@ -203,8 +203,12 @@ START_TEST(heads_and_scaled_positions_must_fit)
     options.model.head_dim = 0, options.model.dim = 3 * 65537;
     expect_contradiction(&options, 1, (const char *[]){"[model] heads", "65537", "more than 65536", NULL});
     options.model.head_dim = 10;
+    options.model.dim = 37; /* no multiple of heads, which the classes of two families in transformers refuse */
+    options.model.arch = ARCH_GEMMA3;
+    expect_contradiction(&options, 1, (const char *[]){"[model] dim: 37", "heads = 3", "no Gemma 3", "mistral", NULL});
     options.model.arch = ARCH_LLAMA;
-    options.model.dim = 37; /* no multiple of heads */
+    expect_contradiction(&options, 1, (const char *[]){"[model] dim: 37", "heads = 3", "no Llama", "mistral", NULL});
+    options.model.arch = ARCH_MISTRAL;
     ck_assert_int_eq(options_resolve(&options, 1), ZERO_OK);
     ck_assert_int_eq(options_head_dim(&options.model), 10);
     ck_assert_double_eq(options.model.rope_factor, 1.0);
