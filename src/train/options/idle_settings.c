@@ -73,6 +73,12 @@ static bool is_not_muon(const options_t *o)
     return o->train.optimizer != ZERO_OPTIMIZER_MUON;
 }
 
+/* Adapters are matrices of blocks, all of them (lora.c). */
+static bool has_muon_alone(const options_t *o)
+{
+    return !is_not_muon(o) && o->lora.rank > 0;
+}
+
 static bool has_first_adapters(const options_t *o)
 {
     return !options_init_is_random(o->lora.init);
@@ -129,6 +135,9 @@ static const struct {
     {"train", "min_lr", stays_at_lr, "schedule = constant stays at lr"},
     {"train", "beta1", is_sgd, "optimizer = sgd and nesterov have momentum instead"},
     {"train", "beta2", is_sgd, "optimizer = sgd and nesterov have momentum instead"},
+    {"train", "beta1", has_muon_alone, "optimizer = muon updates all of the adapters, and AdamW nothing"},
+    {"train", "beta2", has_muon_alone, "optimizer = muon updates all of the adapters, and AdamW nothing"},
+    {"train", "eps", has_muon_alone, "optimizer = muon updates all of the adapters, and AdamW nothing"},
     {"train", "momentum", is_not_sgd, "it is for optimizer = sgd and nesterov"},
     {"train", "muon_momentum", is_not_muon, "it is for optimizer = muon"},
     {"train", "muon_steps", is_not_muon, "it is for optimizer = muon"},

@@ -375,16 +375,19 @@ START_TEST(a_last_step_beyond_the_run_is_named)
 }
 END_TEST
 
-/* What one optimizer has, another lacks. */
+/* What one optimizer has, another lacks. With adapters Muon has no AdamW beside it. */
 START_TEST(settings_of_another_optimizer_are_named)
 {
     static const char *const settings[] = {"beta1", "beta2", "eps", "momentum", "muon_momentum", "muon_steps"};
     static const struct {
         const char *name, *has[5];
-    } optimizers[] = {
-        {"adamw", {"beta1", "beta2", "eps"}}, {"adamw8bit", {"beta1", "beta2", "eps"}},
-        {"lion", {"beta1", "beta2"}},         {"sgd", {"momentum"}},
-        {"nesterov", {"momentum"}},           {"muon", {"beta1", "beta2", "eps", "muon_momentum", "muon_steps"}}};
+    } optimizers[] = {{"adamw", {"beta1", "beta2", "eps"}},
+                      {"adamw8bit", {"beta1", "beta2", "eps"}},
+                      {"lion", {"beta1", "beta2"}},
+                      {"sgd", {"momentum"}},
+                      {"nesterov", {"momentum"}},
+                      {"muon", {"beta1", "beta2", "eps", "muon_momentum", "muon_steps"}},
+                      {"muon\n[lora]\nrank = 2\n[train]", {"muon_momentum", "muon_steps"}}};
     for (size_t i = 0; i < sizeof optimizers / sizeof optimizers[0]; i++) {
         char text[500], line[100];
         snprintf(text, sizeof text,
