@@ -305,16 +305,22 @@ static result_t total_of(const evaluation_t *e)
 
 /* ---- printing ---- */
 
+/* Returns null for what JSON cannot say: the perplexity of a loss above 709 is infinite. */
+static json_t *json_number(double value)
+{
+    return isfinite(value) ? json_real(value) : json_null();
+}
+
 static json_t *json_of(const result_t *r)
 {
     const double mean = r->loss / (double)r->n_tokens;
-    json_t *object =
-        json_pack("{s:o, s:I, s:I, s:I, s:f, s:f, s:f}", "data", utf8_json(r->paths), "sequences",
-                  (json_int_t)r->n_sequences, "tokens", (json_int_t)r->n_tokens, "left_out", (json_int_t)r->n_left_out,
-                  "loss", mean, "perplexity", exp(mean), "bits_per_token", mean / M_LN2);
+    json_t *object = json_pack("{s:o, s:I, s:I, s:I, s:o, s:o, s:o}", "data", utf8_json(r->paths), "sequences",
+                               (json_int_t)r->n_sequences, "tokens", (json_int_t)r->n_tokens, "left_out",
+                               (json_int_t)r->n_left_out, "loss", json_number(mean), "perplexity",
+                               json_number(exp(mean)), "bits_per_token", json_number(mean / M_LN2));
     if (r->n_bytes > 0) {
         zero_json_set(&object, "bytes", json_integer((json_int_t)r->n_bytes));
-        zero_json_set(&object, "bits_per_byte", json_real(r->loss / (double)r->n_bytes / M_LN2));
+        zero_json_set(&object, "bits_per_byte", json_number(r->loss / (double)r->n_bytes / M_LN2));
     }
     return object;
 }
@@ -339,8 +345,8 @@ static zero_status_t print_json(const evaluation_t *e)
     int failed = object ? json_dumpf(object, stdout, JSON_INDENT(1)) : -1;
     json_decref(object);
     if (failed)
-        return report_rank_error(ZERO_ERROR_IO, "evaluate: cannot write JSON to stdout: a number is not finite, or the "
-                                                "disk is full");
+        return report_rank_error(ZERO_ERROR_IO,
+                                 "evaluate: cannot write JSON to stdout: the disk is full, or there is no memory");
     putchar('\n');
     return ZERO_OK;
 }

@@ -93,6 +93,26 @@ START_TEST(the_loss_is_that_of_training)
 }
 END_TEST
 
+/* Weights of several hundreds: a loss whose exponential no double holds. */
+START_TEST(a_perplexity_beyond_all_numbers_is_null)
+{
+    support_output_t output;
+    int code = support_run(&output, LIMIT_S,
+                           "cd %s && %s/zerotrain --set checkpoint.dir=large --set train.optimizer=lion --set "
+                           "train.lr=100 --set train.weight_decay=0 --set log.metrics= cfg.ini",
+                           scratch, support_build());
+    ck_assert_msg(code == 0, "%s", output.err);
+    support_output_free(&output);
+    code = evaluate(&output, 1, "--json --set checkpoint.dir=large");
+    ck_assert_msg(code == 0, "%s", output.err);
+    json_t *got = json_loads(output.out, 0, NULL);
+    ck_assert_msg(json_number_value(json_object_get(got, "loss")) > 710.0, "%s", output.out);
+    ck_assert(json_is_null(json_object_get(got, "perplexity")));
+    json_decref(got);
+    support_output_free(&output);
+}
+END_TEST
+
 /* A learning rate that is too high: the loss falls and rises. The run is stopped and resumed in between. */
 START_TEST(the_best_checkpoint_is_that_of_the_lowest_loss)
 {
@@ -429,6 +449,7 @@ static Suite *suite(void)
     tcase_set_timeout(c, 5 * LIMIT_S);
     tcase_add_checked_fixture(c, set_up, NULL);
     tcase_add_test(c, the_loss_is_that_of_training);
+    tcase_add_test(c, a_perplexity_beyond_all_numbers_is_null);
     tcase_add_test(c, the_best_checkpoint_is_that_of_the_lowest_loss);
     tcase_add_loop_test(c, a_checkpoint_of_a_model_from_nowhere_can_be_used, 0,
                         sizeof families_from_nowhere / sizeof families_from_nowhere[0]);
