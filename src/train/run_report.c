@@ -378,7 +378,6 @@ static void write_rewards(const rewards_t *rewards, char text[64])
 
 void run_report_step(const run_t *run, const metrics_row_t *row)
 {
-    const options_t *o = run->session.options;
     const bool is_large = row->device_bytes >= 1 << 30;
     char left[32], mfu[32] = "", loss[32] = "none", sets[METRICS_MOST_VAL_SETS * 64], rewards[64];
     write_rewards(&row->rewards, rewards);
@@ -399,5 +398,5 @@ void run_report_step(const run_t *run, const metrics_row_t *row)
                shown(row->val_loss), rewards, sets);
     else if (row->has_val_loss)
         report("step %lld/%lld  validation loss %.4f nats per %s%s", (long long)row->step, (long long)run->last_step,
-               shown(row->val_loss), o->model.vocab_size == 256 ? "byte" : "token", sets);
+               shown(row->val_loss), validation_is_text(&run->val) ? "byte" : "token", sets);
 }

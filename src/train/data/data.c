@@ -342,6 +342,15 @@ const char *data_assumed_text(const data_t *data)
     return NULL;
 }
 
+bool data_is_text(const data_t *data)
+{
+    const data_files_t *files = &data->sequences.files;
+    for (int i = 0; i < files->n; i++)
+        if (files->at[i].format != FORMAT_TEXT)
+            return false;
+    return true;
+}
+
 int64_t data_n_sequences(const data_t *data)
 {
     return data->sequences.n;
@@ -364,7 +373,7 @@ static void report_tail(const data_t *data, const char *key)
     const int64_t n = data_n_left_out(data);
     if (n > 0)
         report("[data] %s: the last %" PRId64 " of %" PRId64 " %ss%s fill no sequence and are left out", key, n,
-               data_n_tokens(data), data->spec.vocab_size == 256 ? "byte" : "token",
+               data_n_tokens(data), data_is_text(data) ? "byte" : "token",
                data->sequences.files.n > 1 ? ", at the ends of files," : "");
 }
 

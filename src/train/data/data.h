@@ -62,6 +62,8 @@ bool data_has_mask(const data_t *data);
 bool data_tokenizer(const data_t *data, uint64_t *hash, uint64_t *rules, const char **path);
 /* Returns a file that format auto took for text, whose bytes are tokens; NULL: there is none. */
 const char *data_assumed_text(const data_t *data);
+/* Returns whether all files are text, whose tokens are bytes. */
+bool data_is_text(const data_t *data);
 int64_t data_n_sequences(const data_t *data); /* at least 1 */
 /* Returns how many tokens at the files' ends fill no sequence; 0 if documents are packed. */
 int64_t data_n_left_out(const data_t *data);

@@ -168,6 +168,14 @@ bool validation_may_skip(const validation_t *validation, const model_options_t *
     return may_skip;
 }
 
+bool validation_is_text(const validation_t *validation)
+{
+    bool is_text = true;
+    for (int i = 0; i < validation->n; i++)
+        is_text = is_text && data_is_text(validation->held_out[i].data);
+    return is_text;
+}
+
 zero_status_t validation_check_tokenizer(const validation_t *validation, zero_comm_t *comm,
                                          const model_tokenizer_t *tokenizer)
 {
@@ -212,6 +220,7 @@ typedef struct result {
     int64_t n_sequences, n_left_out; /* tokens at the files' ends, in no sequence */
     int64_t n_tokens;                /* that are predicted, and count */
     int64_t n_bytes;                 /* of text that these stand for, of this rank, then of all; 0 or less: not known */
+    bool is_text;                    /* these are bytes */
     double loss;                     /* nats, summed over them */
 } result_t;
 
@@ -222,6 +231,7 @@ typedef struct evaluation {
     validation_t validation;
     result_t of_set[OPTIONS_MAX_VAL_SETS];
     result_t *counts;        /* the set that is computed */
+    bool has_tokenizer;      /* the model's directory: its tokenizer.json */
     token_bytes_t *bytes_of; /* [vocab_size] by token; NULL: not known */
 } evaluation_t;
 
@@ -234,6 +244,7 @@ static zero_status_t open_data(evaluation_t *e)
     const model_tokenizer_t tokenizer = {files.tokenizer, files.tokenizer_text, files.tokenizer_bytes,
                                          files.vocabulary};
     zero_status_t status = validation_check_tokenizer(&e->validation, e->comm, &tokenizer);
+    e->has_tokenizer = files.tokenizer != 0;
     model_files_free(&files);
     return status;
 }
@@ -244,7 +255,7 @@ static zero_status_t read_bytes(evaluation_t *e)
 {
     const int64_t n_tokens = e->options->model.vocab_size;
     tokenizer_t *tokenizer =
-        report_is_speaker() ? print_text_open(adapter_texts_directory(e->options), n_tokens) : NULL;
+        report_is_speaker() && e->has_tokenizer ? print_text_open(adapter_texts_directory(e->options), n_tokens) : NULL;
     bool is_known = tokenizer != NULL;
     zero_status_t status = zero_comm_broadcast(e->comm, &is_known, sizeof is_known, 0);
     if (status == ZERO_OK && is_known) {
@@ -278,11 +289,14 @@ static zero_status_t compute(evaluation_t *e)
     for (int i = 0; i < e->validation.n; i++) {
         held_out_t *held_out = &e->validation.held_out[i];
         result_t *r = e->counts = &e->of_set[i];
-        *r = (result_t){.name = e->validation.sets[i].name, .paths = e->validation.sets[i].paths};
-        ZERO_TRY(held_out_sum(held_out, &e->session, e->bytes_of ? count_bytes : NULL, e, &r->loss, &r->n_tokens));
+        *r = (result_t){.name = e->validation.sets[i].name,
+                        .paths = e->validation.sets[i].paths,
+                        .is_text = data_is_text(held_out->data)};
+        ZERO_TRY(held_out_sum(held_out, &e->session, e->bytes_of && !r->is_text ? count_bytes : NULL, e, &r->loss,
+                              &r->n_tokens));
         double n_bytes = (double)r->n_bytes;
         ZERO_TRY(zero_comm_sum(e->comm, &n_bytes, 1));
-        r->n_bytes = (int64_t)n_bytes;
+        r->n_bytes = r->is_text ? r->n_tokens : (int64_t)n_bytes;
         r->n_sequences = held_out->n_sequences;
         r->n_left_out = data_n_left_out(held_out->data);
     }
@@ -292,14 +306,18 @@ static zero_status_t compute(evaluation_t *e)
 /* Adds up the sets, in their order. */
 static result_t total_of(const evaluation_t *e)
 {
-    result_t total = {.name = "", .paths = e->options->data.val};
+    result_t total = {.name = "", .paths = e->options->data.val, .is_text = validation_is_text(&e->validation)};
+    bool are_bytes_known = true;
     for (const result_t *r = e->of_set; r < e->of_set + e->validation.n; r++) {
         total.n_sequences += r->n_sequences;
         total.n_left_out += r->n_left_out;
         total.n_tokens += r->n_tokens;
         total.n_bytes += r->n_bytes;
         total.loss += r->loss;
+        are_bytes_known = are_bytes_known && r->n_bytes > 0;
     }
+    if (!are_bytes_known)
+        total.n_bytes = 0;
     return total;
 }
 
@@ -354,13 +372,13 @@ static zero_status_t print_json(const evaluation_t *e)
 static void print_result(const evaluation_t *e, const result_t *r)
 {
     const double mean = r->loss / (double)r->n_tokens;
-    const char *unit = e->options->model.vocab_size == 256 ? "byte" : "token";
+    const char *unit = r->is_text ? "byte" : "token";
     printf("data         %s%s%s: %lld sequences of %lld %ss\n", r->name, r->name[0] ? ", " : "", r->paths,
            (long long)r->n_sequences, (long long)e->options->model.seq_len, unit);
     printf("loss         %.6f nats per %s\n", mean, unit);
     printf("perplexity   %.4f\n", exp(mean));
     printf("bits         %.6f per %s\n", mean / M_LN2, unit);
-    if (r->n_bytes > 0 && e->options->model.vocab_size != 256)
+    if (r->n_bytes > 0 && !r->is_text)
         printf("             %.6f per byte: these tokens are %lld bytes of text\n",
                r->loss / (double)r->n_bytes / M_LN2, (long long)r->n_bytes);
 }

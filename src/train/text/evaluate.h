@@ -36,6 +36,8 @@ void validation_close(validation_t *validation);
 void validation_report(const validation_t *validation);
 /* Returns whether some targets may not count in a pass: model_t.may_skip_targets is to be set for them. */
 bool validation_may_skip(const validation_t *validation, const model_options_t *model, const train_options_t *train);
+/* Returns whether all sets are text, whose tokens are bytes. */
+bool validation_is_text(const validation_t *validation);
 /* Refuses data that another tokenizer made (data_identity.h). [collective] */
 zero_status_t validation_check_tokenizer(const validation_t *validation, zero_comm_t *comm,
                                          const model_tokenizer_t *tokenizer);

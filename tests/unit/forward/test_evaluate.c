@@ -366,6 +366,31 @@ START_TEST(bits_per_byte_count_the_bytes_of_the_tokens)
 }
 END_TEST
 
+/* Though they are below 256, as bytes are: how much text they stand for is not known. */
+START_TEST(tokens_of_a_small_vocabulary_are_not_called_bytes)
+{
+    uint16_t tokens[4 * SEQ_LEN + 9];
+    char path[512];
+    support_output_t output;
+    for (size_t i = 0; i < sizeof tokens / sizeof tokens[0]; i++)
+        tokens[i] = (uint16_t)(i * i % 250);
+    snprintf(path, sizeof path, "%s/small.bin", scratch);
+    support_write_file(path, (const char *)tokens, sizeof tokens);
+    int code = support_run(&output, LIMIT_S,
+                           "cd %s && %s/zerotrain --set data.train=small.bin --set data.val=small.bin --set "
+                           "checkpoint.dir= --set log.metrics= cfg.ini",
+                           scratch, support_build());
+    ck_assert_msg(code == 0 && strstr(output.err, " nats per token") && !strstr(output.err, "byte"), "%s", output.err);
+    ck_assert_msg(strstr(output.err, "the last 8 of 105 tokens fill no sequence"), "%s", output.err);
+    support_output_free(&output);
+    for (int as_json = 0; as_json < 2; as_json++) {
+        code = evaluate(&output, 1, as_json ? "--json --set data.val=small.bin" : "--set data.val=small.bin");
+        ck_assert_msg(code == 0 && !strstr(output.out, "byte"), "%s%s", output.out, output.err);
+        support_output_free(&output);
+    }
+}
+END_TEST
+
 static const struct {
     int n_ranks;
     const char *arguments;
@@ -458,6 +483,7 @@ static Suite *suite(void)
     tcase_add_test(c, validation_takes_each_sequence_once_as_evaluate_does);
     tcase_add_test(c, a_sample_is_the_same_on_any_number_of_ranks);
     tcase_add_loop_test(c, bits_per_byte_count_the_bytes_of_the_tokens, 0, 2);
+    tcase_add_test(c, tokens_of_a_small_vocabulary_are_not_called_bytes);
     tcase_add_test(c, the_text_is_the_same_on_any_number_of_ranks_at_every_stage);
     tcase_add_test(c, a_plan_has_no_optimizer_and_is_kept_to_in_bf16);
     tcase_add_loop_test(c, mistakes_are_refused_with_a_line, 0, sizeof refusals / sizeof refusals[0]);
