@@ -22,8 +22,8 @@
 
 const command_line_row_t command_line_rows[] = {
     [ROW_STAGE] = {"stage", required_argument, "N", "ZeRO stage, 0 to 3; short for --set zero.stage=N", FOR_MODEL},
-    [ROW_STEPS] = {"steps", required_argument, "N", "stop after step N; the schedule still follows train.steps",
-                   FOR_TRAIN},
+    [ROW_STEPS] = {"steps", required_argument, "N",
+                   "stop after step N, with an evaluation; the schedule follows train.steps", FOR_TRAIN},
     [ROW_SET] = {"set", required_argument, "SECTION.KEY=VALUE", "override a setting; may be given several times",
                  FOR_MODEL | FOR(COMMAND_CALIBRATE)},
     [ROW_TRACE] = {"trace", required_argument, "FILE", "write a timeline of all ranks; short for --set log.trace=FILE",
