@@ -396,7 +396,7 @@ static zero_status_t resolve_schedule(options_t *options)
     double lr = options->train.lr;
     if (options->train.min_lr < 0)
         options->train.min_lr = lr / 10;
-    if (options->train.min_lr > lr)
+    if (options->train.min_lr > lr && options->train.schedule != SCHEDULE_CONSTANT) /* which stays at lr */
         return report_error(ZERO_ERROR_USAGE, "[train] min_lr: %g is larger than lr = %g", options->train.min_lr, lr);
     if (options->train.eval_every > 0 && !options->data.val[0])
         return report_error(ZERO_ERROR_USAGE, "[train] eval_every: %" PRId64 ", but [data] val names no file",

@@ -181,6 +181,8 @@ START_TEST(sizes_and_rates_are_derived_by_architecture)
     options = with_train("min_lr = 0");
     ck_assert_int_eq(options_resolve(&options, 1), ZERO_OK);
     ck_assert(options.train.min_lr == 0);
+    options = with_train("schedule = constant\nlr = 1e-4\nmin_lr = 3e-4"); /* which is idle */
+    ck_assert_int_eq(options_resolve(&options, 1), ZERO_OK);
     options = must_parse(MINIMAL, NULL);
     options.model.arch = ARCH_LLAMA; /* Llama 2 7B and 13B have these */
     options.model.heads = 32, options.model.kv_heads = 8;
