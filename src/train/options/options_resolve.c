@@ -409,10 +409,10 @@ static zero_status_t check_groups(const options_t *options, int world_size)
     const int64_t group = options->zero.shard_group;
     if (group > 0 && world_size % group != 0)
         return report_error(ZERO_ERROR_USAGE,
-                            "[zero] shard_group: %" PRId64
-                            " ranks to a group do not divide the %d rank%s: take a number "
-                            "that does, host, or world",
-                            group, world_size, world_size == 1 ? "" : "s");
+                            "[zero] shard_group: %" PRId64 " ranks to a group do not divide the %d rank%s: %s", group,
+                            world_size, world_size == 1 ? "" : "s",
+                            options_are_forward_only(options) ? "--set zero.shard_group=world evaluates on any number"
+                                                              : "take a number that does, host, or world");
     if (options->zero.reduction == REDUCTION_NCCL && group != ZERO_SHARD_GROUP_WORLD)
         return report_error(ZERO_ERROR_USAGE,
                             "[zero] shard_group: groups need reduction = ordered: use that, or shard_group = world");

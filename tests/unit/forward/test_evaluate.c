@@ -453,6 +453,7 @@ static const struct {
     {"--steps 4", "--steps: this is an option of training"},
     {"--overwrite", "--overwrite: this is an option of training"},
     {"--trace t.json", "--trace: this is an option of training"},
+    {"--set zero.shard_group=3", "divide the 1 rank: --set zero.shard_group=world evaluates on any number"},
     {"--set model.layers=5", "[model] layers = 5, but the model in init has"},
 };
 
