@@ -3,6 +3,7 @@
 
 #include <jansson.h>
 #include <string.h>
+#include <strings.h>
 
 #include "base/json_build.h"
 #include "train/options/options_table.h"
@@ -30,6 +31,25 @@ static zero_status_t check_required(const options_t *options)
     return ZERO_OK;
 }
 
+/* start: "train.steps=" */
+static bool command_line_has(const command_line_t *line, const char *start)
+{
+    for (int i = 0; i < line->n_settings; i++)
+        if (strncasecmp(line->settings[i].text, start, strlen(start)) == 0)
+            return true;
+    return false;
+}
+
+/* Of [train] steps and epochs, of which a run has one, drops the file's if the command line has the other. */
+static void drop_length_of_file(const command_line_t *line, options_t *options)
+{
+    const bool has_steps = command_line_has(line, "train.steps="), has_epochs = command_line_has(line, "train.epochs=");
+    if (has_steps && !has_epochs)
+        option_reset(options, option_row_find("train", "epochs"));
+    if (has_epochs && !has_steps && options->train.epochs > 0.0)
+        option_reset(options, option_row_find("train", "steps"));
+}
+
 static zero_status_t read_settings(const command_line_t *line, options_t *options)
 {
     if (options->command == COMMAND_REPORT || options_write_model(options))
@@ -40,6 +60,7 @@ static zero_status_t read_settings(const command_line_t *line, options_t *option
         ZERO_TRY(options_read_file(options->config_path, options));
     command_prepare(options);
     ZERO_TRY(command_line_apply(line, options));
+    drop_length_of_file(line, options);
     ZERO_TRY(val_sets_check(options->data.val));
     ZERO_TRY(command_choose(options));
     options->train.asked_micro = options->train.micro_batch;

@@ -50,6 +50,8 @@ const option_row_t *option_row_find(const char *section, const char *key);      
 const option_row_t *option_row_find_recorded(const char *section, const char *key); /* also of what is only recorded */
 /* Whether the user has set the key, also to its default, and not to the value that derives it. */
 bool option_is_given(const options_t *options, const option_row_t *row);
+/* Sets a setting that has a default as if the user had not set it. */
+void option_reset(options_t *options, const option_row_t *row);
 bool option_begins_section(const option_row_t *row);
 bool option_section_exists(const char *section);
 

@@ -257,6 +257,13 @@ bool option_is_given(const options_t *options, const option_row_t *row)
     return options->given[(row - option_rows) / 64] >> ((row - option_rows) % 64) & 1;
 }
 
+void option_reset(options_t *options, const option_row_t *row)
+{
+    char problem[OPTION_MAX_PROBLEM];
+    (void)set_field(row, row->initial, options, problem);
+    options->given[(row - option_rows) / 64] &= ~((uint64_t)1 << ((row - option_rows) % 64));
+}
+
 /* ---- Value to text ---- */
 
 /* Writes the fewest digits that strtod turns into the same bits: 17 are always enough. */

@@ -465,9 +465,9 @@ START_TEST(epochs_are_steps_over_all_sequences)
         ck_assert_int_eq(train.steps, 2); /* all is taken */
     }
     data_close(data);
-    support_write_file(in_directory("cfg.ini"), RUN_CONFIG("1"), strlen(RUN_CONFIG("1"))); /* has steps */
+    support_write_file(in_directory("cfg.ini"), RUN_CONFIG("1"), strlen(RUN_CONFIG("1")));
     int code = support_mpirun(&output, RUN_LIMIT_S, 1,
-                              "--wdir %s %s/zerotrain --set data.train=tokens --set "
+                              "--wdir %s %s/zerotrain --set data.train=tokens --set train.steps=2 --set "
                               "train.epochs=1 cfg.ini",
                               directory, support_build());
     ck_assert_int_eq(code, 2);

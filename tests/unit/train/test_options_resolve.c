@@ -129,6 +129,31 @@ START_TEST(options_that_contradict_the_file_or_the_ranks_are_refused)
 }
 END_TEST
 
+/* A file's steps give way to epochs of the command line, and the other way round. 0 epochs are none. */
+START_TEST(a_length_on_the_command_line_replaces_that_of_the_file)
+{
+    static const struct {
+        const char *file, *setting;
+        int64_t steps;
+        double epochs;
+    } cases[] = {
+        {"steps = 7", "train.epochs=2", 1000, 2.0},
+        {"epochs = 3", "TRAIN.STEPS=5", 5, 0.0},
+        {"steps = 7", "train.epochs=0", 7, 0.0},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        char text[300];
+        snprintf(text, sizeof text, MINIMAL "[train]\n%s\n", cases[i].file);
+        options_t options = must_parse(text, ARGUMENTS("--set", cases[i].setting));
+        ck_assert_int_eq(options_resolve(&options, 1), ZERO_OK);
+        ck_assert_int_eq(options.train.steps, cases[i].steps);
+        ck_assert_double_eq(options.train.epochs, cases[i].epochs);
+    }
+    options_t options = with_train("steps = 7\nepochs = 2");
+    expect_contradiction(&options, 1, (const char *[]){"[train] steps and epochs: give one of them", NULL});
+}
+END_TEST
+
 /* Each within its range; multiplied, more than 64 bits hold: activations, logits, matrices, scores. */
 START_TEST(state_for_updates_in_backward_has_a_48th_of_the_limit)
 {
@@ -423,6 +448,7 @@ static Suite *suite(void)
     tcase_add_test(c, contradictory_settings_are_refused);
     tcase_add_test(c, options_that_contradict_the_file_or_the_ranks_are_refused);
     tcase_add_test(c, a_window_of_smollm3_is_that_of_the_layers_without_rope);
+    tcase_add_test(c, a_length_on_the_command_line_replaces_that_of_the_file);
     tcase_add_test(c, state_for_updates_in_backward_has_a_48th_of_the_limit);
     tcase_add_test(c, sizes_beyond_any_memory_are_refused);
     tcase_add_test(c, sizes_and_rates_are_derived_by_architecture);
