@@ -66,6 +66,8 @@ static void find_full(const char *path, char full[MAX_FULL])
             free(found);
             return;
         }
+        if (!copy[0])
+            return; /* the working directory has been removed */
         char *slash = strrchr(copy, '/'), *name = slash ? slash + 1 : copy, joined[MAX_FULL];
         int length = snprintf(joined, sizeof joined, "%s%s%s", name, rest[0] && name[0] ? "/" : "", rest);
         if (length < 0 || length >= (int)sizeof joined)

@@ -320,6 +320,28 @@ START_TEST(a_log_that_cannot_be_written_stops_the_run_and_its_step_is_saved)
 }
 END_TEST
 
+/* No path there can be found out, which is no reason to look for it for ever. */
+START_TEST(a_working_directory_that_was_removed_ends_or_trains)
+{
+    static const struct {
+        const char *metrics, *says;
+        int exit_code;
+    } cases[] = {{"metrics", "[log] metrics: cannot write 'metrics': No such file", 1}, {"", "step 6/6", 0}};
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        support_output_t output;
+        int code = support_run(&output, RUN_LIMIT_S,
+                               "mkdir %s/gone && cd %s/gone && rmdir ../gone && exec %s/zerotrain "
+                               "--set data.train=%s/before/text.txt --set data.val= --set checkpoint.dir= "
+                               "--set checkpoint.every=0 --set log.trace= --set log.every=1 --set log.metrics=%s "
+                               "%s/before/cfg.ini",
+                               root, root, support_build(), root, cases[i].metrics, root);
+        ck_assert_msg(code == cases[i].exit_code, "exit code %d\n%s", code, output.err);
+        ck_assert_msg(strstr(output.err, cases[i].says) != NULL, "%s", output.err);
+        support_output_free(&output);
+    }
+}
+END_TEST
+
 static Suite *suite(void)
 {
     Suite *s = suite_create("outputs");
@@ -329,6 +351,7 @@ static Suite *suite(void)
     tcase_add_test(tc, no_run_empties_files_of_others_or_waits_for_a_pipe);
     tcase_add_test(tc, a_rank_that_writes_alone_empties_no_file_of_others);
     tcase_add_test(tc, a_log_that_cannot_be_written_stops_the_run_and_its_step_is_saved);
+    tcase_add_test(tc, a_working_directory_that_was_removed_ends_or_trains);
     suite_add_tcase(s, tc);
     return s;
 }
