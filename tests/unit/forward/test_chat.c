@@ -392,10 +392,23 @@ START_TEST(a_dialogue_that_has_no_answer_is_refused)
 }
 END_TEST
 
-START_TEST(a_model_without_a_template_is_refused)
+static const struct {
+    const char *template, *says; /* NULL: none */
+} bad_templates[] = {
+    {NULL, "'plain' has no chat template"},
+    {"{{ messages[0].content }", "the chat template of 'plain' cannot be read: unexpected '}'"},
+};
+
+/* By a dialogue, and by a file, of which zerotrain first asks how the template ends answers. */
+START_TEST(a_model_without_a_template_that_can_be_read_is_refused)
 {
-    if (!lacks_jinja())
-        expect_refusal("--chat plain", "'plain' has no chat template");
+    if (lacks_jinja())
+        return;
+    if (bad_templates[_i].template)
+        write_file("plain/chat_template.jinja", bad_templates[_i].template);
+    write_file("question.jsonl", "{\"messages\": [{\"role\": \"user\", \"content\": \"a\"}]}\n");
+    expect_refusal("--chat plain", bad_templates[_i].says);
+    expect_refusal("--prompts question.jsonl plain", bad_templates[_i].says);
 }
 END_TEST
 
@@ -441,7 +454,8 @@ static Suite *suite(void)
     tcase_add_loop_test(turns, mistakes_are_refused_with_a_line, 0, sizeof refusals / sizeof refusals[0]);
     tcase_add_loop_test(turns, a_dialogue_that_has_no_answer_is_refused, 0,
                         sizeof bad_dialogues / sizeof bad_dialogues[0]);
-    tcase_add_test(turns, a_model_without_a_template_is_refused);
+    tcase_add_loop_test(turns, a_model_without_a_template_that_can_be_read_is_refused, 0,
+                        sizeof bad_templates / sizeof bad_templates[0]);
     tcase_add_test(turns, a_renderer_that_ends_is_named);
     suite_add_tcase(s, turns);
     return s;
