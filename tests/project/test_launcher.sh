@@ -81,6 +81,11 @@ refuses()
     launched "0" --restarts many cfg.ini
     [[ $code -eq 2 && -z $starts && $(wc -l <"$scratch/out") -eq 1 ]] &&
         grep -q -- '--restarts needs a number' "$scratch/out" || return 1
+    local minutes
+    for minutes in 0 0.00 . soon 1.5.; do
+        launched "0" -np 1 --max-minutes "$minutes" cfg.ini
+        [[ $code -eq 2 && -z $starts ]] && grep -q -- '--max-minutes needs more than 0 minutes' "$scratch/out" || return 1
+    done
     launched "0" -np 1 generate --chat model
     [[ $code -eq 2 && -z $starts ]] && grep -q 'the messages of --chat would not arrive' "$scratch/out"
 }
@@ -172,6 +177,34 @@ ends_in_time()
     launched "wait" -np 1 --max-minutes 0.05 --restarts 2 cfg.ini
     [[ $code -eq 3 ]] && n_starts 1 && grep -q '0.05 minutes are over' "$scratch/out"
 }
+# The cores are counted twice, for half a second each: when it is decided how many ranks to start, and how.
+ends_at_once()
+{
+    local minutes
+    mkdir -p "$scratch/slow" && printf '#!/bin/bash\nsleep 0.5\necho 2\n' >"$scratch/slow/nproc" && chmod +x "$scratch/slow/nproc"
+    for minutes in 0.0001 0.0125; do
+        PATH=$scratch/slow:$PATH launched "wait" -np 1 --max-minutes "$minutes" cfg.ini
+        [[ $code -eq 3 ]] && grep -q "$minutes minutes are over" "$scratch/out" || return 1
+    done
+}
+# The agent that asks for a host sends the signal to the launcher, which is its parent's parent's parent.
+cat >"$scratch/signals" <<'END'
+#!/bin/bash
+pid=$PPID
+for _ in timeout room; do pid=$(ps -o ppid= -p $pid); done
+kill "-$SIGNAL" $pid
+END
+chmod +x "$scratch/signals"
+starts_nothing_when_stopped()
+{
+    local signal
+    echo localhost >"$scratch/hosts"
+    for signal in TERM HUP USR1; do
+        SIGNAL=$signal OMPI_MCA_plm_rsh_agent=$scratch/signals launched "0" --hosts "$scratch/hosts" cfg.ini
+        [[ $code -eq 3 && -z $starts && $(wc -l <"$scratch/out") -eq 1 ]] &&
+            grep -q 'stopped while starting zerotrain. The run has not begun' "$scratch/out" || return 1
+    done
+}
 # quickstart_ends CODE: its training ends with that code. What it runs before does nothing here: packages are installed,
 # and there is nothing to build.
 quickstart_ends()
@@ -211,6 +244,8 @@ claim "a restart is without the hosts that do not answer, and with fewer ranks w
 claim "a restart is with the GPUs that are left; without any it ends and says so" leaves_out_lost_gpus
 claim "launch/quickstart that is stopped says how to go on" quickstart_stops
 claim "--max-minutes: told to save after so long, and not started again" ends_in_time
+claim "--max-minutes: told also if that is over before the ranks are there" ends_at_once
+claim "a signal while hosts are asked: nothing is started" starts_nothing_when_stopped
 
 # ---- training ------------------------------------------------------------------------------------------------------
 cp "$repo/README.md" "$scratch/text"
