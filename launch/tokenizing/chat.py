@@ -14,6 +14,8 @@ from tokenizing.special_tokens import find_tokens, unknown_of
 
 OPENS, CLOSES = "\ufdd0", "\ufdd1"  # around generation blocks: characters that no text may have
 USED = ("default", "tool_use")  # of named templates
+THOUGHTS = ("reasoning_content", "thinking", "reasoning")  # names of what was thought
+SEEN = ("role", "content", "weight", "tool_calls", *THOUGHTS)  # keys of a message that are not left out in silence
 GENERATION = re.compile(r"\{%[-+]?\s*generation\s*[-+]?%\}")
 
 
@@ -127,6 +129,7 @@ class Chats:
 class Chat:
     def __init__(self, folder, source, tokens, room):
         self.source, self.tokens = source, tokens
+        self.words = set(re.findall(r"\w+", source))
         self.marks_answers = GENERATION.search(self.source) is not None
         self.depends_on_date = "strftime_now" in self.source
         try:
@@ -162,11 +165,30 @@ class Chat:
             raise Fault("there are tools, which the chat template has no use for")
         if any(message.get("tool_calls") for message in messages) and "tool_calls" not in self.source:
             raise Fault("a message has tool_calls, which the chat template has no use for")
+        for i, message in enumerate(messages):
+            thought = next((name for name in THOUGHTS if message.get(name)), None)
+            if thought and not self.writes_thoughts(dialogue, i):
+                raise Fault("a message has %s, which the chat template has no use for" % thought)
         if any(message["content"] is None for message in messages):
             filled = Dialogue([{**message, "content": message["content"] or ""} for message in messages], tools,
                               dialogue.variables)
             if self.render(dialogue).count("None") > self.render(filled).count("None"):
                 raise Fault("the content of a message is null, which the chat template writes as None")
+
+    def writes_thoughts(self, dialogue, i):
+        """Whether the text up to message i, its last one, depends on what was thought. A template that refuses one of the
+        two, or an answer without more, tells them apart."""
+        message = {key: value for key, value in dialogue.messages[i].items() if key not in THOUGHTS}
+        without = Dialogue([*dialogue.messages[:i], message], dialogue.tools, dialogue.variables)
+        try:
+            return self.render(dialogue, i + 1) != self.render(without)
+        except Exception:
+            return True
+
+    def unnamed(self, dialogue):
+        """The keys of messages, each as often as a message has it, that are set and that the template does not name."""
+        return [key for message in dialogue.messages for key, value in message.items()
+                if key not in SEEN and value not in (None, "", [], {}) and key not in self.words]
 
     def marked(self, dialogue):
         """Returns the text, and the spans of its generation blocks with the message of each."""
@@ -228,7 +250,6 @@ class Chat:
 
 
 def with_reasoning(message):
-    """What was thought has several names, of which templates read the first, and gpt-oss's `thinking`."""
-    names = ("reasoning_content", "thinking", "reasoning")
-    thought = next((message[name] for name in names if message.get(name) is not None), None)
+    """Of the names of what was thought, templates read the first, and gpt-oss's `thinking`."""
+    thought = next((message[name] for name in THOUGHTS if message.get(name) is not None), None)
     return message if thought is None else {"thinking": thought, **message, "reasoning_content": thought}

@@ -207,6 +207,7 @@ class Encoder:
             raise Fault(self.no_chat)
         chat = self.chats.of(document)
         stats.update("role " + message["role"] for message in document.messages)
+        stats.update("unnamed " + key for key in chat.unnamed(document))
         texts = chat.texts(document, self.options.rewritten)
         n_answers = sum(document.counts(i) for i in document.answers())
         if not chat.marks_answers and sum(len(spans) for _, spans in texts) < n_answers or len(texts) > 1:

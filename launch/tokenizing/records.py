@@ -123,8 +123,8 @@ def of_sharegpt(record, field):
         role = turn.get("from") if isinstance(turn, dict) else turn
         if not isinstance(turn, dict) or not isinstance(role, str) or role not in SHAREGPT_ROLES:
             raise ValueError("a turn is from %r: known are %s" % (role, ", ".join(sorted(SHAREGPT_ROLES))))
-        weight = {"weight": turn["weight"]} if "weight" in turn else {}
-        messages.append({"role": SHAREGPT_ROLES[role], "content": turn.get("value"), **weight})
+        others = {key: value for key, value in turn.items() if key not in ("from", "value")}
+        messages.append({**others, "role": SHAREGPT_ROLES[role], "content": turn.get("value")})
     return Dialogue(messages, record.get("tools"), record.get(VARIABLES))
 
 

@@ -307,6 +307,31 @@ def records_of_other_formats_are_the_same_dialogues():
     assert code == 1 and "line 1: not JSON" in said and "Traceback" not in said, said
 
 
+def what_of_a_message_the_template_leaves_out_is_told():
+    last_only = "{% for m in messages %}{{ '(' + m.reasoning_content + ')' if loop.last and m.reasoning_content }}{{ m.content }};{% endfor %}"
+    copy_of_bpe("last_thoughts", tokenizer_config={"chat_template": last_only})
+    ask, answer = {"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}
+
+    def said_of(*messages, form="messages", key="messages"):
+        with open(path_of("left_out.jsonl"), "w", encoding="utf-8") as file:
+            file.write(json.dumps({key: messages}) + "\n")
+        return run("-t", "bpe", "-o", "left_out.tokens", "--format", form, "left_out.jsonl")
+    for name in "reasoning_content", "thinking", "reasoning":
+        thought = {**answer, name: "hm"}
+        code, said = said_of(ask, thought, ask, answer)
+        assert code == 1 and "line 1: a message has %s, which the chat template has no use for" % name in said, said
+        code, said = said_of(ask, {**answer, name: ""})
+        assert code == 0 and "keys of messages" not in said, said
+        made = texts_of_dialogues("last_thoughts", {"messages": [ask, thought, ask, thought]})
+        assert made == ["a;(hm)b;", "a;b;a;(hm)b;"], made
+    left_out = "does not name add nothing to the text: 'id' (1 message), 'train' (2 messages). An answer"
+    code, said = said_of(ask, {**answer, "train": False, "id": 0, "name": None}, ask, {**answer, "train": True, "weight": 1})
+    assert code == 0 and said.count("keys of messages") == 1 and left_out in said, said
+    code, said = said_of({"from": "human", "value": "a", "train": False},
+                         {"from": "gpt", "value": "b", "train": False, "id": 1}, form="sharegpt", key="conversations")
+    assert code == 0 and left_out in said, said
+
+
 def swap_merges(content):
     merges = content["model"]["merges"]
     merges[10], merges[11] = merges[11], merges[10]
@@ -616,6 +641,7 @@ CLAIMS = [own_tokenizer_is_the_same_twice, texts_are_encoded_as_by_the_library, 
           answers_alone_count,
           special_tokens_that_are_not_set_are_left_out, dialogues_with_tools_have_the_template_of_that_name,
           lines_of_every_format_set_variables_of_the_template, records_of_other_formats_are_the_same_dialogues,
+          what_of_a_message_the_template_leaves_out_is_told,
           zerotrain_takes_the_files_with_their_tokenizer_only, bad_input_is_one_line,
           a_full_disk_is_told_with_the_file, what_it_has_not_written_is_left_as_it_is,
           a_folder_of_another_tokenizer_is_left_as_it_is, options_that_would_change_nothing_are_refused,
