@@ -85,18 +85,23 @@ int32_t bpe_find(const bpe_t *bpe, const char *bytes, size_t n_bytes)
     return bpe->slots[find_slot(bpe, bytes, n_bytes)];
 }
 
-bool bpe_add_token(bpe_t *bpe, int32_t token, const char *bytes, size_t n_bytes)
+bool bpe_add_unfindable(bpe_t *bpe, int32_t token, const char *bytes, size_t n_bytes)
 {
     bpe_token_t *at = &bpe->tokens[token];
+    char *copy = at->bytes ? NULL : malloc(n_bytes + 1);
+    if (!copy)
+        return false;
+    memcpy(copy, bytes, n_bytes);
+    copy[n_bytes] = 0;
+    *at = (bpe_token_t){.bytes = copy, .n_bytes = n_bytes};
+    return true;
+}
+
+bool bpe_add_token(bpe_t *bpe, int32_t token, const char *bytes, size_t n_bytes)
+{
     size_t slot = find_slot(bpe, bytes, n_bytes);
-    if (at->bytes || bpe->slots[slot] >= 0)
+    if (bpe->slots[slot] >= 0 || !bpe_add_unfindable(bpe, token, bytes, n_bytes))
         return false;
-    at->bytes = malloc(n_bytes + 1);
-    if (!at->bytes)
-        return false;
-    memcpy(at->bytes, bytes, n_bytes);
-    at->bytes[n_bytes] = 0;
-    at->n_bytes = n_bytes;
     bpe->slots[slot] = token;
     if (n_bytes == 1 && !bpe->is_of_chars)
         bpe->of_byte[(unsigned char)bytes[0]] = token;

@@ -53,6 +53,8 @@ void bpe_destroy(bpe_t *bpe);
  * or if there is no memory. */
 bool bpe_add_token(bpe_t *bpe, int32_t token, const char *bytes, size_t n_bytes);
 bool bpe_add_merge(bpe_t *bpe, int32_t left, int32_t right, int32_t merged);
+/* Adds a token that bpe_find and bpe_encode never give: its bytes may be another's. */
+bool bpe_add_unfindable(bpe_t *bpe, int32_t token, const char *bytes, size_t n_bytes);
 /* Returns the token with these bytes; -1: none. */
 int32_t bpe_find(const bpe_t *bpe, const char *bytes, size_t n_bytes);
 

@@ -178,6 +178,29 @@ static int by_length(const void *a, const void *b)
     return (length_a < length_b) - (length_a > length_b);
 }
 
+/* Returns whether an added token that was taken before has this content. */
+static bool is_added(const tokenizer_t *tokenizer, const char *content)
+{
+    for (size_t i = 0; i < tokenizer->n_added; i++) {
+        const bpe_token_t *token = &tokenizer->bpe.tokens[tokenizer->added[i].id];
+        if (token->n_bytes == strlen(content) && memcmp(token->bytes, content, token->n_bytes) == 0)
+            return true;
+    }
+    return false;
+}
+
+/* Adds a token whose number the vocabulary does not have. It may stand for the same bytes as a token that is written
+ * otherwise there: "  " beside the vocabulary's "\u0120\u0120". Text becomes the added one. */
+static bool add_content(const file_t *file, int32_t id, const char *content)
+{
+    bpe_t *bpe = &file->tokenizer->bpe;
+    const size_t n_bytes = strlen(content);
+    if (bpe_find(bpe, content, n_bytes) < 0)
+        return bpe_add_token(bpe, id, content, n_bytes);
+    return find_token(file, content, n_bytes, "", 0) < 0 && !is_added(file->tokenizer, content) &&
+           bpe_add_unfindable(bpe, id, content, n_bytes);
+}
+
 static zero_status_t take_added(file_t *file, const json_t *entry)
 {
     static const char *const flags[] = {"single_word", "lstrip", "rstrip"};
@@ -190,8 +213,7 @@ static zero_status_t take_added(file_t *file, const json_t *entry)
     for (size_t i = 0; i < sizeof flags / sizeof flags[0]; i++)
         if (tokenizer_is_set(entry, flags[i]))
             return tokenizer_refuse(file, "an added token", flags[i], "tokens without it");
-    bpe_token_t *token = &tokenizer->bpe.tokens[id];
-    if (!token->bytes && !bpe_add_token(&tokenizer->bpe, (int32_t)id, content, strlen(content)))
+    if (!tokenizer->bpe.tokens[id].bytes && !add_content(file, (int32_t)id, content))
         return tokenizer_malformed(file, "one of added_tokens, which is there twice or");
     const normalizer_t as_it_is = {0};
     added_token_t *added = &tokenizer->added[tokenizer->n_added];

@@ -249,7 +249,10 @@ def compare(program, n_bytes):
     raw = mixed_text(n_bytes)
     cases = {name: raw for name in [*FAMILIES, *PIECES]}
     cases["qwen2"] = raw + marked_text(n_bytes // 4)
-    return all([is_same(program, name, make(name, 4000), data) for name, data in cases.items()])
+    same = [is_same(program, name, make(name, 4000), data) for name, data in cases.items()]
+    beside = make("gpt2", 4000)
+    beside.add_tokens(["  ", " the", "\n\n"])  # texts of tokens that the vocabulary has, written otherwise
+    return all([*same, is_same(program, "gpt2, with added words", beside, raw)])
 
 
 # ---- Published vocabularies ----

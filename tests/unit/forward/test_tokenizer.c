@@ -269,6 +269,62 @@ START_TEST(truncation_padding_and_a_dropout_of_zero_are_harmless)
 }
 END_TEST
 
+/* Opens GPT-2's sample with added tokens that have the numbers behind its vocabulary. */
+static zero_status_t open_with_added(const char *const contents[], int n, tokenizer_t **tokenizer)
+{
+    char *directory = support_scratch(), path[512];
+    json_t *file = json_load_file(SAMPLES "gpt2/tokenizer.json", 0, NULL);
+    for (int i = 0; i < n; i++)
+        json_array_append_new(
+            json_object_get(file, "added_tokens"),
+            json_pack("{s:i, s:s, s:b}", "id", VOCAB_SIZE + i, "content", contents[i], "normalized", 1));
+    snprintf(path, sizeof path, "%s/tokenizer.json", directory);
+    ck_assert_int_eq(json_dump_file(file, path, 0), 0);
+    zero_status_t status = tokenizer_open(directory, VOCAB_SIZE + n, tokenizer);
+    json_decref(file);
+    free(directory);
+    return status;
+}
+
+static const struct {
+    const char *added, *text;
+    size_t n;
+    int32_t tokens[16]; /* what tokenizers 0.23.3 makes of the text */
+} BESIDE[] = {{"  ", "a  b    c   the  <|endoftext|>  x", 12, {64, 700, 65, 700, 700, 66, 700, 301, 700, 699, 700, 87}},
+              {" the", "in the end the  the", 7, {261, 700, 220, 461, 700, 220, 700}}};
+
+/* "  " is another token than the vocabulary's, which is written with U+0120 for a space. */
+START_TEST(an_added_token_may_stand_for_the_bytes_of_another)
+{
+    tokenizer_t *tokenizer;
+    tokens_t tokens = {0};
+    char back[64] = "";
+    ck_assert_int_eq(open_with_added(&BESIDE[_i].added, 1, &tokenizer), ZERO_OK);
+    ck_assert_int_eq(tokenizer_encode(tokenizer, BESIDE[_i].text, strlen(BESIDE[_i].text), true, &tokens), ZERO_OK);
+    ck_assert_uint_eq(tokens.n, BESIDE[_i].n);
+    ck_assert_mem_eq(tokens.at, BESIDE[_i].tokens, tokens.n * sizeof *tokens.at);
+    for (size_t i = 0; i < tokens.n; i++) {
+        size_t n_bytes;
+        const char *bytes = tokenizer_bytes(tokenizer, tokens.at[i], &n_bytes);
+        strncat(back, bytes, n_bytes);
+    }
+    ck_assert_str_eq(back, BESIDE[_i].text);
+    tokens_free(&tokens);
+    tokenizer_close(tokenizer);
+}
+END_TEST
+
+/* tokenizers takes the number of the first, or of the vocabulary: which one a model was trained with is not known. */
+START_TEST(a_token_that_is_there_twice_is_refused)
+{
+    static const char *const twice[][2] = {{"  ", "  "}, {"<new>", "<new>"}, {"<new>", "a"}};
+    for (size_t i = 0; i < sizeof twice / sizeof twice[0]; i++) {
+        tokenizer_t *tokenizer;
+        ck_assert_int_eq(open_with_added(twice[i], 2, &tokenizer), ZERO_ERROR_FORMAT);
+    }
+}
+END_TEST
+
 /* U+10FFFD is private, and U+FFFF will never be assigned; U+3FFFC may be. */
 START_TEST(characters_newer_than_the_tables_are_refused)
 {
@@ -310,6 +366,8 @@ static Suite *suite(void)
     tcase_add_test(c, what_is_not_utf8_becomes_the_replacement);
     tcase_add_loop_test(c, text_is_composed, 0, sizeof NFC_CASES / sizeof NFC_CASES[0]);
     tcase_add_loop_test(c, what_is_not_implemented_is_refused_by_name, 0, sizeof REFUSALS / sizeof REFUSALS[0]);
+    tcase_add_loop_test(c, an_added_token_may_stand_for_the_bytes_of_another, 0, sizeof BESIDE / sizeof BESIDE[0]);
+    tcase_add_test(c, a_token_that_is_there_twice_is_refused);
     tcase_add_test(c, a_sentencepiece_file_alone_is_refused_with_the_way_out);
     tcase_add_test(c, characters_newer_than_the_tables_are_refused);
     suite_add_tcase(s, c);
