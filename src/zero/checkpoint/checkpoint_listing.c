@@ -141,8 +141,13 @@ static zero_status_t linked_name(const char *parent, char name[ZERO_STEP_NAME_BY
         if (!zero_step_name_parse(name, &step))
             status =
                 zero_fail(ZERO_ERROR_FORMAT, "'%s' does not link to a checkpoint beside it: name one instead", link);
+    } else if (error == EINVAL) {
+        status = zero_fail(ZERO_ERROR_FORMAT,
+                           "'%s' is not a link, as in a copy whose links were followed: remove it, and the newest step "
+                           "beside it is found",
+                           link);
     } else if (error != ENOENT) {
-        status = zero_fail(ZERO_ERROR_FORMAT, "'%s' is not a link to a checkpoint: name one instead", link);
+        status = zero_fail(ZERO_ERROR_IO, "cannot read the link '%s': %s", link, strerror(error));
     }
     free(link);
     return status;

@@ -349,6 +349,17 @@ START_TEST(a_directory_without_a_checkpoint_is_named)
 }
 END_TEST
 
+START_TEST(a_copy_whose_links_were_followed_loads_without_latest)
+{
+    save_formula("ck", ZERO_BF16);
+    ck_assert_int_eq(shell("cp -rL ck copy"), 0);
+    expect_refusal("a directory in place of the link", "copy", "copy/latest' is not a link");
+    ck_assert_msg(strstr(last_line, "remove it, and the newest step beside it is found"), "%s", last_line);
+    ck_assert_int_eq(shell("rm -r copy/latest"), 0);
+    expect_formula("copy", ZERO_BF16);
+}
+END_TEST
+
 static Suite *suite(void)
 {
     Suite *s = suite_create("checkpoint");
@@ -362,6 +373,7 @@ static Suite *suite(void)
     tcase_add_loop_test(tc, a_manifest_that_lies_is_refused, 0, N_LIES);
     tcase_add_loop_test(tc, a_checkpoint_of_another_model_is_refused_and_changes_nothing, 1, 4);
     tcase_add_test(tc, a_directory_without_a_checkpoint_is_named);
+    tcase_add_test(tc, a_copy_whose_links_were_followed_loads_without_latest);
     suite_add_tcase(s, tc);
 
     TCase *ranks = tcase_create("several ranks");
