@@ -346,6 +346,9 @@ START_TEST(a_directory_without_a_checkpoint_is_named)
     expect_refusal("a link that leads nowhere", "other", "other/step-00000003/manifest.json");
     ck_assert_int_eq(shell("ln -sfn ../empty other/latest"), 0);
     expect_refusal("a link elsewhere", "other", "other/latest");
+    ck_assert_int_eq(
+        shell("rm other/latest; ln -s manifest.json empty/manifest.json; ln -s ../empty other/step-00000003"), 0);
+    expect_refusal("a manifest that cannot be reached", "other/step-00000003", "Too many levels of symbolic links");
 }
 END_TEST
 
