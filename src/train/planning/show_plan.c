@@ -9,6 +9,7 @@
 #include "train/planning/auto_settings.h"
 #include "train/planning/fit_command.h"
 #include "train/planning/plan_report.h"
+#include "train/planning/show_fit.h"
 #include "train/rates/rates_cache.h"
 #include "train/report/report.h"
 
@@ -199,6 +200,19 @@ static zero_status_t print_report(const plan_report_t *report)
     return ZERO_OK;
 }
 
+/* Fails if the stage that is set needs more than there is, as the run would. */
+static zero_status_t check_fits(const plan_report_t *report)
+{
+    const int64_t stage = report->options->zero.stage;
+    const uint64_t total = stage == STAGE_AUTO ? 0 : zero_memory_total(&report->least[stage]);
+    if (total <= report->room)
+        return ZERO_OK;
+    const fit_unit_t unit = fit_unit_of(total - report->room);
+    return report_error(ZERO_ERROR_MEMORY,
+                        "stage %lld, which is set, does not fit: %.2f %s over; zerotrain fit says what would",
+                        (long long)stage, (double)(total - report->room) / unit.bytes, unit.name);
+}
+
 static zero_status_t show(const plan_report_t *made, const zero_comm_t *comm)
 {
     plan_report_t report = *made;
@@ -207,6 +221,8 @@ static zero_status_t show(const plan_report_t *made, const zero_comm_t *comm)
     zero_status_t status = make_report(report.options, &model, &report);
     if (status == ZERO_OK && zero_comm_rank(comm) == 0)
         status = print_report(&report);
+    if (status == ZERO_OK && zero_comm_rank(comm) == 0)
+        status = check_fits(&report);
     traffic_free(&report.traffic);
     model_destroy(&model);
     return status;

@@ -160,11 +160,17 @@ START_TEST(what_the_plan_says_fits_runs)
     snprintf(line, sizeof line, " %.2f over ", (large - limit) / 0x1p20);
     ck_assert_msg(strstr(output.out, line) && strstr(output.out, " fits\n"), "no '%s' in\n%s", line, output.out);
     support_output_free(&output);
-    for (int stage = 0; stage <= 3; stage += 3) {
-        snprintf(arguments, sizeof arguments, "--stage %d --set device.memory=%.17g", stage, limit / 0x1p30);
-        ck_assert_int_eq(run(&output, 1, arguments), stage == 0 ? 1 : 0);
-        support_output_free(&output);
-    }
+    for (int stage = 0; stage <= 3; stage += 3)
+        for (int way = 0; way < 3; way++) {
+            static const char *const ways[] = {"", "--plan ", "--plan --json "};
+            snprintf(arguments, sizeof arguments, "%s--stage %d --set device.memory=%.17g", ways[way], stage,
+                     limit / 0x1p30);
+            ck_assert_msg(run(&output, 1, arguments) == (stage == 0 ? 1 : 0), "%s\n%s", arguments, output.err);
+            snprintf(line, sizeof line, "stage 0, which is set, does not fit: %.2f ", (large - limit) / 0x1p20);
+            ck_assert_msg((strstr(output.err, line) != NULL) == (way > 0 && stage == 0), "%s", output.err);
+            ck_assert((way > 0) == (output.out[0] != 0)); /* the plan is printed in any case */
+            support_output_free(&output);
+        }
 }
 END_TEST
 
