@@ -80,6 +80,17 @@ n_options=$(wc -l <"$scratch/options")
 claim "zerotrain(1) has the $n_options options of --help and no other" same_list man_options "$scratch/options"
 claim "completion offers the $n_options options of --help and no other" same_list completed_options "$scratch/options"
 
+names_the_signals()
+{
+    local signal n=0
+    while read -r signal; do
+        n=$((n + 1))
+        grep -qw "$signal" "$scratch/help" || { echo "$signal is missing" && return 1; }
+    done < <(grep -o '"SIG[A-Z0-9]*"' src/train/report/process.c | tr -d '"')
+    [[ $n -ge 4 ]]
+}
+claim "--help names the signals that stop a run" names_the_signals
+
 offers()
 {
     local want=$1

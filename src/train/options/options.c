@@ -241,8 +241,8 @@ void options_print_help(FILE *file)
         fprintf(file, "  (%s)\n      %s\n", initial, row->help);
     }
     fputs("\n"
-          "A signal (SIGTERM, SIGINT, SIGUSR1) to any rank ends the run after the current step, which is\n"
-          "saved if [checkpoint] dir is set. A second SIGTERM or SIGINT ends it at once.\n"
+          "A signal (SIGTERM, SIGINT, SIGHUP, SIGUSR1) to any rank ends the run after the current step, which\n"
+          "is saved if [checkpoint] dir is set. A second SIGTERM or SIGINT ends it at once.\n"
           "\n"
           "Exit code: 0 success; 2 a mistake in the command line, in the file, or in a file that it names;\n"
           "3 stopped by a signal and saved (--resume continues from there); 4 with --auto-resume: too many\n"
