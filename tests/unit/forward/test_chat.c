@@ -412,6 +412,19 @@ START_TEST(a_model_without_a_template_that_can_be_read_is_refused)
 }
 END_TEST
 
+START_TEST(a_renderer_without_a_model_says_how_it_is_used)
+{
+    static const char *const arguments[] = {"", "a b"};
+    for (int i = 0; i < 2; i++) {
+        support_output_t output;
+        int code = support_run(&output, LIMIT_S, "launch/chat-template %s </dev/null", arguments[i]);
+        ck_assert_msg(code == 2 && strcmp(output.err, "usage: launch/chat-template MODEL_DIR\n") == 0, "%d: %s", code,
+                      output.err);
+        support_output_free(&output);
+    }
+}
+END_TEST
+
 /* One line with the reason, whatever it was. */
 START_TEST(a_renderer_that_ends_is_named)
 {
@@ -456,6 +469,7 @@ static Suite *suite(void)
                         sizeof bad_dialogues / sizeof bad_dialogues[0]);
     tcase_add_loop_test(turns, a_model_without_a_template_that_can_be_read_is_refused, 0,
                         sizeof bad_templates / sizeof bad_templates[0]);
+    tcase_add_test(turns, a_renderer_without_a_model_says_how_it_is_used);
     tcase_add_test(turns, a_renderer_that_ends_is_named);
     suite_add_tcase(s, turns);
     return s;
