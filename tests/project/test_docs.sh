@@ -63,6 +63,23 @@ reference_is_up_to_date()
 }
 claim "docs/configuration.md is up to date with the table (else: make docs/configuration.md)" reference_is_up_to_date
 
+example_is_read()
+{
+    local zerotrain
+    zerotrain=$(realpath "$build/zerotrain")
+    mkdir -p "$scratch/example/runs" && cp README.md "$scratch/example/a.txt" || return 1
+    cp README.md "$scratch/example/b.txt" && cp README.md "$scratch/example/a;b #c.txt" || return 1
+    {
+        sed -n '/^## The file/,/^- /s/^    //p' docs/configuration.md
+        printf '[MODEL]\nlayers = 1\nDim = 16\nheads = 2\nseq_len = 16\n[Train]\nsteps = 1\n'
+        printf '[data]\nformat = text\n[checkpoint]\ndir = "ends in\\"\n'
+    } >"$scratch/example/cfg.ini"
+    (cd "$scratch/example" && OMP_NUM_THREADS=1 "$zerotrain" cfg.ini) || return 1
+    [[ -s $scratch/example/runs/one.jsonl && -d "$scratch/example/ends in\\/latest" ]] &&
+        grep -q '"val_loss"' "$scratch/example/runs/one.jsonl"
+}
+claim "zerotrain reads the file that docs/configuration.md shows, as it says" example_is_read
+
 # ---- the options of the command line --------------------------------------------------------------------------------
 man_options()
 {
