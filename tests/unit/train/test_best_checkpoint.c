@@ -91,7 +91,7 @@ START_TEST(a_best_that_cannot_be_found_is_said)
                                            "$Z evaluate cfg.ini"};
     support_output_t output;
     expect_shell("mkdir -p ck/best && echo kept >ck/best/latest");
-    ck_assert_int_ne(shell(&output, commands[_i]), 0);
+    ck_assert_int_ne(shell(&output, "%s", commands[_i]), 0);
     ck_assert_msg(strstr(output.err, "ck/best") != NULL, "%s", output.err);
     support_output_free(&output);
     expect_shell("test \"$(ls ck ck/best)\" = \"$(printf 'ck:\\nbest\\n\\nck/best:\\nlatest')\"");
