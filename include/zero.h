@@ -984,7 +984,8 @@ typedef struct zero_reduced {
  * or of an own optimizer zero_step returns the same, but some weights have changed and others not: load or set all
  * before the engine is used again (zero_cancel). How tensors are cut into runs depends on the stage and the
  * number of ranks. The bits do not, if each element is changed by values of that element only, such as noise from a
- * generator keyed by tensor, element and step. A function that changes nothing changes no bit. */
+ * generator keyed by tensor, element and step. A function that changes nothing changes no bit. With hooks, as
+ * with an own optimizer, the ranks' hosts wait for each other in zero_step, to learn whether a function has failed. */
 struct zero_hooks {
     /* Gets each reduced gradient, once per step, before norm and clipping: for noise, compression, logging. Each
      * element is seen by one rank, at every stage. Called in the last micro-step's backward, some units after
@@ -1363,7 +1364,9 @@ typedef struct zero_save_file {
 typedef struct zero_save_options {
     /* The first two are texts of JSON objects without a repeated key; anything else is ZERO_ERROR_ARGUMENT. */
     const char *config_json; /* written to config.json as it is; NULL: no such file */
-    const char *state_json;  /* its keys are added to state.json and must not be libzero's own; NULL: none */
+    /* Its keys are added to state.json, and must not be libzero's own: adam_step, dtype, good_steps, library,
+     * loss_scale, optimizer, overflows, skipped_in_row and step. NULL: none. */
+    const char *state_json;
     int keep;                /* how many checkpoints stay when this one is complete, the newest ones; 0: all */
     uint64_t max_file_bytes; /* most data in one file; 0: 4 GiB. A single array is never split, however large */
     /* Write from a copy in host memory: 12 bytes for each element that this rank owns. Where that is more than is free,

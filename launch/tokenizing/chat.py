@@ -165,10 +165,10 @@ class Chat:
             raise Fault("there are tools, which the chat template has no use for")
         if any(message.get("tool_calls") for message in messages) and "tool_calls" not in self.source:
             raise Fault("a message has tool_calls, which the chat template has no use for")
-        for i, message in enumerate(messages):
-            thought = next((name for name in THOUGHTS if message.get(name)), None)
-            if thought and not self.writes_thoughts(dialogue, i):
-                raise Fault("a message has %s, which the chat template has no use for" % thought)
+        thoughts = [(i, name) for i, message in enumerate(messages) for name in THOUGHTS if is_thought(message.get(name))]
+        for i, name in thoughts[:1] + thoughts[1:][-1:]:  # others are as these: each costs two renderings
+            if not self.writes_thoughts(dialogue, i):
+                raise Fault("a message has %s, which the chat template has no use for" % name)
         if any(message["content"] is None for message in messages):
             filled = Dialogue([{**message, "content": message["content"] or ""} for message in messages], tools,
                               dialogue.variables)
@@ -247,6 +247,10 @@ class Chat:
         a, b, i = span
         content = str(dialogue.messages[i]["content"] or "").strip() if i is not None else ""
         return not content or not text[a:b].rstrip().endswith(content)
+
+
+def is_thought(value):
+    return bool(value.strip() if isinstance(value, str) else value)
 
 
 def with_reasoning(message):

@@ -2,6 +2,7 @@
 #ifndef ZERO_NUMBERS_H
 #define ZERO_NUMBERS_H
 
+#include <math.h>
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -12,6 +13,12 @@ static inline bool zero_number_is_sound(float number, bool not_negative)
     uint32_t bits;
     memcpy(&bits, &number, sizeof bits);
     return ((bits & UINT32_C(0x7f800000)) != UINT32_C(0x7f800000)) & !(not_negative & (number < 0.0f));
+}
+
+/* Returns a number as it is to be printed: NaN without its sign. */
+static inline double zero_number_shown(float number)
+{
+    return isnan(number) ? (double)NAN : (double)number;
 }
 
 /* Returns the index of the first number that is not sound; n: all are. Sums up flags instead of ending early: such a

@@ -11,6 +11,7 @@
 
 #include "base/status.h"
 #include "train/best_checkpoint.h"
+#include "train/hub/hf_config.h"
 #include "train/options/input_file.h"
 #include "train/report/report.h"
 
@@ -20,17 +21,14 @@
 
 static zero_status_t check_no_model(const options_t *options)
 {
-    static const char *const names[] = {"config.json", "adapter_config.json"};
+    const char *directory = options->checkpoint.dir;
     char path[OPTIONS_MAX_PATH + 32];
-    for (int i = 0; i < 2 && options->checkpoint.dir[0]; i++) {
-        snprintf(path, sizeof path, "%s/%s", options->checkpoint.dir, names[i]);
-        if (access(path, F_OK) == 0)
-            return report_error(ZERO_ERROR_USAGE,
-                                "[checkpoint] dir: '%s' is the directory of a model ('%s'): name another, such as "
-                                "'%s/checkpoints'",
-                                options->checkpoint.dir, path, options->checkpoint.dir);
-    }
-    return ZERO_OK;
+    if (!directory[0] || !hf_config_is_there(directory, path))
+        return ZERO_OK;
+    return report_error(ZERO_ERROR_USAGE,
+                        "[checkpoint] dir: '%s' is the directory of a model ('%s'): name another, such as "
+                        "'%s/checkpoints'%s",
+                        directory, path, directory, options->resume ? ", and move step-* and latest there" : "");
 }
 
 zero_status_t run_directory_check(const options_t *options, zero_comm_t *comm)
@@ -87,7 +85,7 @@ static zero_status_t lock_directory(const char *directory, int *lock)
         close(fd);
     if (!is_taken)
         return ZERO_OK;
-    return report_error(ZERO_ERROR_USAGE,
+    return report_error(ZERO_ERROR_IO,
                         "[checkpoint] dir: '%s': another run saves there: end that first, or name another directory",
                         directory);
 }

@@ -1,5 +1,5 @@
-/* run_directory.h - whether a run may save into [checkpoint] dir: nothing of a model, of an earlier run or of one
- * beside it is replaced. */
+/* run_directory.h - whether a run may save into [checkpoint] dir: nothing of a model, of an earlier run or of a run in
+ * progress is replaced. */
 #ifndef ZEROTRAIN_RUN_DIRECTORY_H
 #define ZEROTRAIN_RUN_DIRECTORY_H
 

@@ -324,7 +324,7 @@ def what_of_a_message_the_template_leaves_out_is_told():
         assert code == 0 and "keys of messages" not in said, said
         made = texts_of_dialogues("last_thoughts", {"messages": [ask, thought, ask, thought]})
         assert made == ["a;(hm)b;", "a;b;a;(hm)b;"], made
-    left_out = "does not name add nothing to the text: 'id' (1 message), 'train' (2 messages). An answer"
+    left_out = "does not name add nothing to the text: 'id' (1 message), 'train' (2 messages); an answer"
     code, said = said_of(ask, {**answer, "train": False, "id": 0, "name": None}, ask, {**answer, "train": True, "weight": 1})
     assert code == 0 and said.count("keys of messages") == 1 and left_out in said, said
     code, said = said_of({"from": "human", "value": "a", "train": False},

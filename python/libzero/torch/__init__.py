@@ -379,8 +379,10 @@ class Sharded:
             self._end()
 
     def _cancel(self):
-        self.engine.cancel()
-        self._loss.zero_()
+        try:
+            self.engine.cancel()
+        finally:
+            self._loss.zero_()
 
     def backward(self, loss):
         """Computes gradients; once in a micro-step. loss: this micro-batch's share of the step's loss, since losses and
@@ -471,9 +473,11 @@ class Sharded:
             if name not in extra and tuple(value.shape) != tuple(state[name].shape):
                 raise ValueError(f"{name} has shape {tuple(value.shape)}, not {tuple(state[name].shape)}")
         weights = {name: state[name] for name, value in own.items() if id(value) in by_id}
-        bad = next((name for name, value in weights.items() if not bool(torch.isfinite(value).all())), None)
+        bad = None
+        if self._comm.rank == 0:
+            bad = next((name for name, value in weights.items() if not bool(torch.isfinite(value.float()).all())), None)
         if not self._comm.agree(bad is None):
-            raise ValueError(f"{bad or 'a weight of another rank'} is not finite: nothing is loaded")
+            raise ValueError(f"{bad or 'a weight of rank 0'} is not finite in fp32: nothing is loaded")
         self._set_all({by_id[id(own[name])]: value for name, value in weights.items()})
         for name, value in own.items():
             if name in extra:

@@ -62,6 +62,18 @@ static zero_status_t read_json(const char *path, json_t **json)
 
 /* ---- model and adapter ---- */
 
+/* Refuses a model and an adapter in one directory: transformers would apply the one to the other. */
+static zero_status_t refuse_both(const char *directory)
+{
+    if (!has_file(directory, ADAPTER_CONFIG_FILE) || !has_model(directory))
+        return ZERO_OK;
+    return report_error(ZERO_ERROR_USAGE,
+                        "'%s' has a whole model and an adapter (" ADAPTER_CONFIG_FILE
+                        "), and does not say whether both "
+                        "belong together: move the adapter to a directory of its own, and name it as well to use it",
+                        directory);
+}
+
 /* Takes an adapter in model.init for what it is. */
 static zero_status_t split(options_t *o)
 {
@@ -98,21 +110,11 @@ static zero_status_t split(options_t *o)
         memcpy(o->lora.init, o->model.init, sizeof o->lora.init);
         snprintf(o->model.init, sizeof o->model.init, "%s", base);
         status = hf_config_find_latest(o->model.init);
+        if (status == ZERO_OK)
+            status = refuse_both(o->model.init);
     }
     json_decref(json);
     return status;
-}
-
-/* Refuses a model and an adapter in one directory: transformers would apply the one to the other. */
-static zero_status_t refuse_both(const char *directory)
-{
-    if (!has_file(directory, ADAPTER_CONFIG_FILE) || !has_model(directory))
-        return ZERO_OK;
-    return report_error(ZERO_ERROR_USAGE,
-                        "'%s' has a whole model and an adapter (" ADAPTER_CONFIG_FILE
-                        "), and does not say whether both "
-                        "belong together: move the adapter to a directory of its own, and name it as well to use it",
-                        directory);
 }
 
 zero_status_t adapter_find(options_t *options)

@@ -98,6 +98,15 @@ static zero_status_t parse(const char *path, input_words_t words, json_t **json)
                                 error.line);
 }
 
+bool hf_config_is_there(const char *directory, char path[OPTIONS_MAX_PATH + 32])
+{
+    snprintf(path, OPTIONS_MAX_PATH + 32, "%s/config.json", directory);
+    if (access(path, F_OK) == 0)
+        return true;
+    snprintf(path, OPTIONS_MAX_PATH + 32, "%s/adapter_config.json", directory);
+    return access(path, F_OK) == 0;
+}
+
 zero_status_t hf_config_find_latest(char init[OPTIONS_MAX_PATH])
 {
     char path[OPTIONS_MAX_PATH + 32], name[NEWEST_STEP_BYTES] = "latest";
@@ -106,8 +115,7 @@ zero_status_t hf_config_find_latest(char init[OPTIONS_MAX_PATH])
     snprintf(path, sizeof path, "%s/latest", init);
     if (step < INT64_MAX && access(path, F_OK) != 0)
         newest_step_name(step, name);
-    snprintf(path, sizeof path, "%s/config.json", init);
-    const bool is_model = access(path, F_OK) == 0;
+    const bool is_model = hf_config_is_there(init, path);
     if (step == 0 || (is_model && step == INT64_MAX)) /* other programs have files named latest, too */
         return ZERO_OK;
     if (is_model)

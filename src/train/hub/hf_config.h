@@ -9,6 +9,9 @@
  * names both, if the user has set a value that disagrees with the file. */
 zero_status_t hf_config_apply(options_t *options);
 
+/* Returns whether a directory is that of a model or an adapter itself, and writes the path of the file that says so. */
+bool hf_config_is_there(const char *directory, char path[OPTIONS_MAX_PATH + 32]);
+
 /* Turns the name of a directory of checkpoints into that of the newest. Refuses one that is a model itself as well. */
 zero_status_t hf_config_find_latest(char init[OPTIONS_MAX_PATH]);
 

@@ -283,7 +283,7 @@ zero_status_t options_check_update(const options_t *options);
 zero_status_t options_check_device(const options_t *options);
 
 /* Refuses ranks whose settings differ from rank 0's, and names the setting: a host may have another configuration, or
- * another model, under the same path. [collective] */
+ * another model, under the same path. [zero] offload_threads, offload_ram and check may differ. [collective] */
 zero_status_t options_compare(const options_t *options, zero_comm_t *comm);
 
 /* Names each setting that the user has given and that changes nothing beside the others. Once all are resolved. */

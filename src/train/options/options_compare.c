@@ -41,26 +41,67 @@ static const option_row_t WORDS[] = {
     ON_COMMAND_LINE("--top-k", OPTION_INTEGER, generate.top_k),
     ON_COMMAND_LINE("--top-p", OPTION_REAL, generate.top_p),
     ON_COMMAND_LINE("--seed", OPTION_INTEGER, generate.seed),
+    ON_COMMAND_LINE("--chat", OPTION_BOOL, generate.chat),
+    ON_COMMAND_LINE("--prompt-file", OPTION_TEXT, generate.prompt_file),
+    ON_COMMAND_LINE("--prompts", OPTION_TEXT, generate.prompts),
 };
 #define N_WORDS ((int)(sizeof WORDS / sizeof WORDS[0]))
 
+/* Texts of argv, to which options_t points. */
+static const option_row_t POINTED[] = {ON_COMMAND_LINE("--prompt", OPTION_TEXT, generate.prompt),
+                                       ON_COMMAND_LINE("--system", OPTION_TEXT, generate.system)};
+#define N_POINTED ((int)(sizeof POINTED / sizeof POINTED[0]))
+
+static int n_values(void)
+{
+    return N_WORDS + N_POINTED + n_recorded_rows;
+}
+
 static const option_row_t *row_at(int i)
 {
-    return i < N_WORDS ? &WORDS[i] : &option_rows[i - N_WORDS];
+    return i < N_WORDS               ? &WORDS[i]
+           : i < N_WORDS + N_POINTED ? &POINTED[i - N_WORDS]
+                                     : &option_rows[i - N_WORDS - N_POINTED];
+}
+
+static bool is_pointed(const option_row_t *row)
+{
+    return row >= POINTED && row < POINTED + N_POINTED;
+}
+
+/* Returns whether each rank has its own, as in zero_config_t. */
+static bool is_of_rank(const option_row_t *row)
+{
+    static const char *const keys[] = {"offload_threads", "offload_ram", "check"};
+    bool found = false;
+    for (int i = 0; i < 3; i++)
+        found |= strcmp(row->section, "zero") == 0 && strcmp(row->key, keys[i]) == 0;
+    return found;
+}
+
+/* Writes a value to the stream, with its NUL. */
+static void write_value(const option_row_t *row, const options_t *options, FILE *stream)
+{
+    static char value[OPTIONS_MAX_PATH + 2];
+    const char *text = value;
+    value[0] = 0;
+    if (is_pointed(row))
+        text = *(const char *const *)(const void *)((const char *)options + row->offset);
+    else if (!is_of_rank(row))
+        option_format(row, options, value);
+    text = text ? text : "";
+    fwrite(text, 1, strlen(text) + 1, stream);
 }
 
 /* Returns all values, each with its NUL; NULL: no memory. */
 static char *write_values(const options_t *options, size_t *n_bytes)
 {
-    static char value[OPTIONS_MAX_PATH + 2];
     char *text = NULL;
     FILE *stream = open_memstream(&text, n_bytes);
     if (!stream)
         return NULL;
-    for (int i = 0; i < N_WORDS + n_recorded_rows; i++) {
-        option_format(row_at(i), options, value);
-        fwrite(value, 1, strlen(value) + 1, stream);
-    }
+    for (int i = 0; i < n_values(); i++)
+        write_value(row_at(i), options, stream);
     if (fclose(stream) == 0)
         return text;
     free(text);
@@ -81,7 +122,7 @@ static zero_status_t refuse(const option_row_t *row, const char *mine, const cha
 /* Both have as many values. */
 static zero_status_t compare(const char *mine, const char *first)
 {
-    for (int i = 0; i < N_WORDS + n_recorded_rows; i++) {
+    for (int i = 0; i < n_values(); i++) {
         if (strcmp(mine, first) != 0)
             return refuse(row_at(i), mine, first);
         mine += strlen(mine) + 1;

@@ -21,7 +21,9 @@ extern const char *const zero_kept_suffixes[ZERO_N_KEPT]; /* "", ".master", ".m"
 #define ZERO_CHECKPOINT_FILE_BYTES (UINT64_C(4) << 30)
 #define ZERO_MODEL_PREFIX "model-"
 #define ZERO_OPTIMIZER_PREFIX "optimizer-"
-#define ZERO_WEIGHTS_FILE "model.safetensors" /* of Hugging Face: all weights in one file */
+/* Hugging Face's names of all weights in one file, and of the list of the files that have them. */
+#define ZERO_WEIGHTS_FILE "model.safetensors"
+#define ZERO_INDEX_FILE "model.safetensors.index.json"
 #define ZERO_ADAPTER_FILE "adapter_model.safetensors"
 
 typedef struct zero_checkpoint_file {

@@ -59,6 +59,16 @@ zero_status_t zero_checkpoint_state_check_optimizer(const json_t *object, const 
         path, saved ? saved : "(no name)", mine);
 }
 
+/* Returns a key of the caller's that is libzero's own; NULL: there is none. "optimizer" always is, though a checkpoint
+ * of AdamW's lacks it. */
+static const char *own_key_in(json_t *caller, const json_t *made)
+{
+    const char *key;
+    json_t *value;
+    json_object_foreach(caller, key, value) if (json_object_get(made, key) || strcmp(key, "optimizer") == 0) return key;
+    return NULL;
+}
+
 zero_status_t zero_checkpoint_state_make(uint64_t step, const zero_config_t *config, const zero_step_state_t *state,
                                          const char *caller_json, json_t **object)
 {
@@ -70,14 +80,17 @@ zero_status_t zero_checkpoint_state_make(uint64_t step, const zero_config_t *con
                              (json_int_t)state->overflows, "skipped_in_row", (json_int_t)state->skipped_in_row,
                              "library", zero_version());
     bool named = made && add_optimizer(made, config);
-    bool is_apart = !json_object_get(caller, "optimizer"); /* which AdamW's does not have */
-    size_t n_keys = json_object_size(made) + json_object_size(caller);
-    bool merged = named && is_apart && json_object_update(made, caller) == 0 && json_object_size(made) == n_keys;
+    const char *taken = own_key_in(caller, made);
+    zero_status_t status = ZERO_OK;
+    if (taken)
+        status = zero_fail_collective(ZERO_ERROR_ARGUMENT,
+                                      "zero_save_begin: state_json has the key '%s', one of libzero's own", taken);
+    else if (!named || json_object_update(made, caller) != 0)
+        status = zero_fail_collective(ZERO_ERROR_MEMORY, "zero_save_begin: no memory for state.json");
     json_decref(caller);
-    if (!merged) {
+    if (status != ZERO_OK) {
         json_decref(made);
-        return zero_fail_collective(ZERO_ERROR_ARGUMENT,
-                                    "zero_save_begin: state_json has one of libzero's own keys, or there is no memory");
+        return status;
     }
     *object = made;
     return ZERO_OK;

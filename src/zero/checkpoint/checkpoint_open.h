@@ -12,7 +12,6 @@
 /* State.json: everything except the arrays that the next step depends on, and what the caller
  * adds. Also the names of files in a checkpoint. */
 
-#define ZERO_INDEX_FILE "model.safetensors.index.json"
 #define ZERO_CONFIG_FILE "config.json"
 #define ZERO_STATE_FILE "state.json"
 

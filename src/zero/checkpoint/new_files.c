@@ -2,7 +2,6 @@
 #include "zero/checkpoint/new_files.h"
 
 #include <inttypes.h>
-#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -73,11 +72,13 @@ static zero_status_t write_array(zero_array_writer_t *writer, zero_tensor_t tens
 static zero_status_t refuse(const zero_array_writer_t *writer, const zero_chunk_t *chunk, zero_kept_t kept, size_t at,
                             float number)
 {
+    const zero_dtype_t dtype = kept == ZERO_KEPT_WEIGHTS ? writer->dtype : ZERO_FP32;
     return zero_fail(ZERO_ERROR_NONFINITE,
-                     "this step is not saved: %s%s holds %g at element %" PRIu64 ", where a finite number should be: "
-                     "resume from an earlier checkpoint",
-                     writer->model->tensors[chunk->tensor].name, zero_kept_suffixes[kept],
-                     isnan(number) ? (double)NAN : (double)number, chunk->first + at); /* not "-nan" */
+                     "this step is not saved: %s%s is %g at element %" PRIu64
+                     ", which is not finite in %s: resume from an "
+                     "earlier checkpoint",
+                     writer->model->tensors[chunk->tensor].name, zero_kept_suffixes[kept], zero_number_shown(number),
+                     chunk->first + at, zero_dtype_name(dtype));
 }
 
 /* Returns the index of the first weight that is not finite in the dtype; n: all are. */

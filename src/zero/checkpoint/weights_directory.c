@@ -15,7 +15,6 @@
 #include "zero/engine/compare.h"
 #include "zero/engine/engine_state.h"
 
-#define INDEX_NAME "model.safetensors.index.json"
 #define HEAD_NAME "lm_head.weight"
 
 /* ---- names ---- */
@@ -194,11 +193,11 @@ static zero_status_t add_indexed(zero_weights_t *weights, const char *name, cons
     if (!zero_safetensors_name_is_safe(name))
         return zero_fail(ZERO_ERROR_FORMAT,
                          "'%s/%s': a tensor's name, '%.100s', is empty or has a '/', a '..' or a control character",
-                         weights->directory, INDEX_NAME, name);
+                         weights->directory, ZERO_INDEX_FILE, name);
     if (!json_is_string(file_name) || !zero_safetensors_name_is_safe(json_string_value(file_name)))
         return zero_fail(ZERO_ERROR_FORMAT,
                          "'%s/%s': the file of tensor %.100s is not the name of a file in that directory",
-                         weights->directory, INDEX_NAME, name);
+                         weights->directory, ZERO_INDEX_FILE, name);
     ZERO_TRY(zero_path_join(weights->directory, json_string_value(file_name), &path));
     zero_status_t status = open_once(weights, path, &file);
     free(path);
@@ -206,7 +205,7 @@ static zero_status_t add_indexed(zero_weights_t *weights, const char *name, cons
     const zero_safetensors_tensor_t *tensor = zero_safetensors_find(file, name);
     if (!tensor)
         return zero_fail(ZERO_ERROR_FORMAT, "'%s': tensor %.100s is not there, though %s says so", file->path, name,
-                         INDEX_NAME);
+                         ZERO_INDEX_FILE);
     return add_tensor(weights, file, tensor);
 }
 
@@ -246,7 +245,7 @@ static zero_status_t fail_without_weights(const char *directory)
                              directory, OTHERS[i]);
     }
     return zero_fail(ZERO_ERROR_IO, "cannot find weights in '%s': it has neither %s nor %s (%s)", directory,
-                     ZERO_WEIGHTS_FILE, INDEX_NAME, strerror(error));
+                     ZERO_WEIGHTS_FILE, ZERO_INDEX_FILE, strerror(error));
 }
 
 static zero_status_t add_directory(zero_weights_t *weights)
@@ -254,7 +253,7 @@ static zero_status_t add_directory(zero_weights_t *weights)
     char *single = NULL, *index = NULL, *adapter = NULL;
     zero_status_t status;
     ZERO_TRY_GOTO(zero_path_join(weights->directory, ZERO_WEIGHTS_FILE, &single), done);
-    ZERO_TRY_GOTO(zero_path_join(weights->directory, INDEX_NAME, &index), done);
+    ZERO_TRY_GOTO(zero_path_join(weights->directory, ZERO_INDEX_FILE, &index), done);
     ZERO_TRY_GOTO(zero_path_join(weights->directory, ZERO_ADAPTER_FILE, &adapter), done);
     /* If anything else is wrong with the file, opening it reports that. */
     if (access(single, F_OK) == 0)

@@ -254,7 +254,7 @@ static zero_status_t check_array(const checked_fill_t *checked, const zero_chunk
         return ZERO_OK;
     return zero_fail(ZERO_ERROR_ARGUMENT, "zero_set_state: %s of %s: element %" PRIu64 " is %g, which must be finite%s",
                      array, checked->context->model->tensors[chunk->tensor].name, chunk->first + at,
-                     (double)numbers[at], not_negative ? " and not negative" : "");
+                     zero_number_shown(numbers[at]), not_negative ? " and not negative" : "");
 }
 
 static zero_status_t fill_checked(void *user, const zero_chunk_t *chunk)

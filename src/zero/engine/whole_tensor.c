@@ -71,7 +71,7 @@ static zero_status_t check_numbers(const zero_engine_t *engine, const request_t 
     if (at == tensor->n_elems)
         return ZERO_OK;
     return zero_fail(ZERO_ERROR_ARGUMENT, "%s(%s): element %zu is %g, which must be finite%s", request->call,
-                     tensor->name, at, (double)data[at], not_negative ? " and not negative" : "");
+                     tensor->name, at, zero_number_shown(data[at]), not_negative ? " and not negative" : "");
 }
 
 static zero_status_t compare(zero_comm_t *comm, const request_t *request)

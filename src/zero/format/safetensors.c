@@ -294,6 +294,5 @@ zero_status_t zero_safetensors_check_finite(const zero_safetensors_t *file, cons
     if (at == n_elems)
         return ZERO_OK;
     return zero_fail(ZERO_ERROR_FORMAT, "'%s': %s holds %g at element %" PRIu64 ", where a finite number should be: %s",
-                     file->path, tensor->name, isnan(elems[at]) ? (double)NAN : (double)elems[at], first + at,
-                     remedy); /* not "-nan" */
+                     file->path, tensor->name, zero_number_shown(elems[at]), first + at, remedy);
 }

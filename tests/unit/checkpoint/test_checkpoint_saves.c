@@ -115,7 +115,8 @@ START_TEST(a_key_of_libzeros_is_refused_in_the_callers_state)
     options.state_json = texts[_i];
     session_t session = session_open(3, ZERO_BF16, OUR_MODEL);
     ck_assert_int_eq(session_save(&session, path_of("ck"), &options), ZERO_ERROR_ARGUMENT);
-    ck_assert_msg(strstr(last_line, "one of libzero's own keys"), "%s", last_line);
+    ck_assert_msg(strstr(last_line, _i == 0 ? "the key 'step', one of libzero's" : "the key 'optimizer', one of"), "%s",
+                  last_line);
     ck_assert_int_ne(access(path_of("ck"), F_OK), 0);
     session_close(&session);
 }
@@ -207,7 +208,9 @@ START_TEST(weights_that_are_not_finite_are_not_saved)
     ck_assert_int_eq(shell("cp -r ck before"), 0);
     ck_assert_int_eq(zero_set_tensor(session.engine, 0, ZERO_ARRAY_WEIGHT, 0, weights), ZERO_OK);
     ck_assert_int_eq(session_save(&session, path_of("ck"), &options), ZERO_ERROR_NONFINITE);
-    ck_assert_msg(strstr(last_line, "not saved: a holds") && strstr(last_line, "at element 1"), "%s", last_line);
+    ck_assert_msg(strstr(last_line, _i < 2 ? "not saved: a is 1e+06 at element 1, which is not finite in fp16"
+                                           : "not saved: a is inf at element 1, which is not finite in fp16"),
+                  "%s", last_line);
     ck_assert_int_eq(shell("diff -r ck before"), 0);
     session_close(&session);
 }

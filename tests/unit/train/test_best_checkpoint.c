@@ -105,8 +105,8 @@ START_TEST(two_runs_do_not_save_into_one_directory)
     static const char *const second[] = {"--resume --set checkpoint.dir=link", "--overwrite --set train.seed=2"};
     expect_shell(
         "ln -s ck link && { $Z --set train.steps=9999999 --set train.eval_every=0 --set checkpoint.best=false "
-        "--set checkpoint.every=50 cfg.ini 2>log & } && job=$! && until test -e ck/step-00000100; do sleep 0.02; "
-        "done && ! $Z %s cfg.ini 2>said && kill -%d $job && "
+        "--set checkpoint.every=50 cfg.ini 2>log & } && job=$! && trap \"kill -9 $job 2>log\" EXIT && until test "
+        "-e ck/latest; do sleep 0.02; done && ! $Z %s cfg.ini 2>said && kill -%d $job && "
         "grep \"dir: '[a-z]*': another run saves there: end that first\" said && "
         "$Z --resume --steps $(($(readlink ck/latest | sed 's/step-0*//') + 500)) cfg.ini",
         second[_i], _i == 0 ? 9 : 15);
