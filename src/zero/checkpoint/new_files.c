@@ -81,13 +81,16 @@ static zero_status_t refuse(const zero_array_writer_t *writer, const zero_chunk_
                      chunk->first + at, zero_dtype_name(dtype));
 }
 
-/* Returns the index of the first weight that is not finite in the dtype; n: all are. */
+/* Returns the index of the first weight that is not finite in the dtype; n: all are. As zero_find_unsound does. */
 static size_t find_infinite(const void *weights, zero_dtype_t dtype, size_t n)
 {
     const uint16_t *halves = weights, exponent = dtype == ZERO_FP16 ? 0x7c00 : 0x7f80;
+    unsigned bad = 0;
     if (dtype == ZERO_FP32)
         return zero_find_unsound(weights, n, false);
     for (size_t i = 0; i < n; i++)
+        bad |= (halves[i] & exponent) == exponent;
+    for (size_t i = 0; i < n && bad; i++)
         if ((halves[i] & exponent) == exponent)
             return i;
     return n;
