@@ -232,8 +232,11 @@ END_TEST
 
 static zero_status_t fill_with_ones(void *n_fails, const zero_chunk_t *chunk)
 {
-    for (size_t i = 0; i < chunk->n_elems; i++)
+    for (size_t i = 0; i < chunk->n_elems; i++) {
         chunk->master[i] = 1.0f;
+        if (chunk->m)
+            chunk->m[i] = chunk->v[i] = 0.0f;
+    }
     return --*(int *)n_fails == 0 ? ZERO_ERROR_IO : ZERO_OK;
 }
 
