@@ -73,18 +73,16 @@ static zero_status_t lock_directory(const char *directory, int *lock)
 {
     const struct timespec wait = {.tv_nsec = LOCK_WAIT_NS};
     const int fd = ZERO_RETRY(open(directory, O_RDONLY | O_DIRECTORY | O_CLOEXEC));
-    bool is_taken = fd >= 0;
-    for (int i = 0; i < LOCK_WAITS && is_taken; i++) {
-        is_taken = ZERO_RETRY(flock(fd, LOCK_EX | LOCK_NB)) != 0 && errno == EWOULDBLOCK;
-        if (is_taken)
-            nanosleep(&wait, NULL);
-    }
-    if (fd >= 0 && !is_taken)
-        *lock = fd;
-    else if (fd >= 0)
-        close(fd);
-    if (!is_taken)
+    if (fd < 0)
         return ZERO_OK;
+    for (int i = 0; i < LOCK_WAITS; i++) {
+        if (ZERO_RETRY(flock(fd, LOCK_EX | LOCK_NB)) == 0 || errno != EWOULDBLOCK) {
+            *lock = fd;
+            return ZERO_OK;
+        }
+        nanosleep(&wait, NULL);
+    }
+    close(fd);
     return report_error(ZERO_ERROR_IO,
                         "[checkpoint] dir: '%s': another run saves there: end that first, or name another directory",
                         directory);

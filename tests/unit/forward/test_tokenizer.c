@@ -142,20 +142,26 @@ static const struct {
                  {"\u0958", "\u0915\u093c"},                                   /* one that is never composed */
                  {"<|im_end|>\u0338", "<|im_end|>\u0338"}};                    /* special tokens are cut out before */
 
+/* Expects tokens to stand for a text. */
+static void expect_bytes(const tokenizer_t *tokenizer, const tokens_t *tokens, const char *text)
+{
+    char back[64] = "";
+    for (size_t i = 0; i < tokens->n; i++) {
+        size_t n_bytes;
+        const char *bytes = tokenizer_bytes(tokenizer, tokens->at[i], &n_bytes);
+        strncat(back, bytes, n_bytes);
+    }
+    ck_assert_str_eq(back, text);
+}
+
 /* Qwen's text comes back in normal form C (UAX 15; what Python's unicodedata gives). */
 START_TEST(text_is_composed)
 {
     tokenizer_t *tokenizer = open_family("qwen2");
     tokens_t tokens = {0};
-    char back[64] = "";
     ck_assert_int_eq(tokenizer_encode(tokenizer, NFC_CASES[_i].text, strlen(NFC_CASES[_i].text), false, &tokens),
                      ZERO_OK);
-    for (size_t i = 0; i < tokens.n; i++) {
-        size_t n_bytes;
-        const char *bytes = tokenizer_bytes(tokenizer, tokens.at[i], &n_bytes);
-        strncat(back, bytes, n_bytes);
-    }
-    ck_assert_str_eq(back, NFC_CASES[_i].composed);
+    expect_bytes(tokenizer, &tokens, NFC_CASES[_i].composed);
     tokens_free(&tokens);
     tokenizer_close(tokenizer);
 }
@@ -298,17 +304,11 @@ START_TEST(an_added_token_may_stand_for_the_bytes_of_another)
 {
     tokenizer_t *tokenizer;
     tokens_t tokens = {0};
-    char back[64] = "";
     ck_assert_int_eq(open_with_added(&BESIDE[_i].added, 1, &tokenizer), ZERO_OK);
     ck_assert_int_eq(tokenizer_encode(tokenizer, BESIDE[_i].text, strlen(BESIDE[_i].text), true, &tokens), ZERO_OK);
     ck_assert_uint_eq(tokens.n, BESIDE[_i].n);
     ck_assert_mem_eq(tokens.at, BESIDE[_i].tokens, tokens.n * sizeof *tokens.at);
-    for (size_t i = 0; i < tokens.n; i++) {
-        size_t n_bytes;
-        const char *bytes = tokenizer_bytes(tokenizer, tokens.at[i], &n_bytes);
-        strncat(back, bytes, n_bytes);
-    }
-    ck_assert_str_eq(back, BESIDE[_i].text);
+    expect_bytes(tokenizer, &tokens, BESIDE[_i].text);
     tokens_free(&tokens);
     tokenizer_close(tokenizer);
 }

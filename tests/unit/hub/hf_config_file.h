@@ -92,4 +92,14 @@ static inline void expect_ok(void)
     ck_assert_str_eq(apply(ZERO_OK), "");
 }
 
+/* Expects what was written of a resolved model, of sequences of 65, to be read as that model. */
+static inline void expect_read_as(const model_options_t *model, const char *text)
+{
+    write_config(text);
+    options.model.seq_len = 65;
+    expect_ok();
+    ck_assert_int_eq(options_resolve(&options, 1), ZERO_OK);
+    ck_assert_mem_eq(&options.model, model, sizeof options.model);
+}
+
 #endif

@@ -367,12 +367,8 @@ START_TEST(what_is_written_is_read_again)
     }
     ck_assert_int_eq(options_resolve(&written, 1), ZERO_OK);
     char *text = hf_config_text(&written.model, (zero_dtype_t)written.train.precision, NULL);
-    write_config(text);
+    expect_read_as(&written.model, text);
     free(text);
-    options.model.seq_len = 65;
-    expect_ok();
-    ck_assert_int_eq(options_resolve(&options, 1), ZERO_OK);
-    ck_assert_mem_eq(&options.model, &written.model, sizeof options.model);
 }
 END_TEST
 
