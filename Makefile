@@ -76,7 +76,7 @@ CUDA_SRC   := src/zero/device/device_cuda.c comm/gpu/nccl.c comm/gpu/copy_engine
 CUDNN_SRC  := $(wildcard src/train/kernels/attention/cudnn/*.c)
 SHARD_CUDA := $(if $(NVCC),$(wildcard kernels/cuda/*.c kernels/cuda/*.cu))
 MODEL_CUDA := $(if $(NVCC),$(filter-out $(if $(HAVE_CUDNN),,$(CUDNN_SRC)),$(foreach end,c cu,$(wildcard \
-              $(addprefix src/train/kernels/,cuda/*.$(end) attention/*.$(end) attention/*/*.$(end))))))
+              $(addprefix src/train/kernels/,cuda/*.$(end) adapters/*.$(end) attention/*.$(end) attention/*/*.$(end))))))
 LIB_SRC    := $(filter-out $(CUDA_SRC),$(wildcard src/base/*.c src/zero/*/*.c comm/*.c comm/*/*.c)) $(SHARD_SRC) \
               $(if $(NVCC),$(CUDA_SRC))
 TRAIN_SRC  := $(filter-out src/train/kernels/%,$(wildcard src/train/*.c src/train/*/*.c))

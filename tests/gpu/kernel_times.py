@@ -21,9 +21,9 @@ Record = collections.namedtuple("Record", "stream begin end name")
 PARTS = (
     ("attention", r"(attention|dot_rows|attention_\w+|causal_numbers|attend|combine)<|.*(cudnn|sdpa|flash|fmha)"),
     ("matrix products", r"nvjet|fill_rows<|fingerprint_rows<|.*(cublas|cutlass|gemm|gemv|splitK)"),
-    ("adapters, their casts", r"narrow_"),
+    ("adapters, their casts", r"(narrow_|low_rank<)"),
     ("norms, residual sums", r"(layernorm|rmsnorm|norm_backward|(head|projection)_norm(_backward)?|add_scaled)<"),
-    ("GELU, SwiGLU, RoPE", r"((gelu|swiglu|gated)(_backward)?|rope)<"),
+    ("GELU, SwiGLU, RoPE", r"((gelu|swiglu|gated)(_backward)?|gated_low_rank|rope)<"),
     ("cross-entropy", r"(cross_entropy|skip_rows)<|add_losses$"),
     ("preferences", r"(compute|add)_pairs$|scale_rows<"),
     ("embedding", r"(embed|sum_chunks|add_chunks|sum_positions|sum_document_positions)<|(count_tokens|\w+_buckets)$"),

@@ -95,6 +95,21 @@ typedef struct zero_narrow_product {
     bool absmax_is_known; /* of x8 */
 } zero_narrow_product_t;
 
+/* u B^T, the product of an adapter, for a kernel that adds it to what it reads. */
+typedef struct zero_low_rank {
+    const void *u;   /* [n_rows, rank], aligned to 16 bytes; NULL: nothing is added */
+    size_t ld;       /* elements from row to row, a multiple of 8 */
+    zero_weight_t b; /* aligned to 4 bytes */
+} zero_low_rank_t;
+
+/* The adapters of a gated MLP whose products are not in gate_up and dy yet. */
+typedef struct zero_gated_adapters {
+    bool is_gelu; /* act is GELU's tanh form, else silu */
+    size_t rank;
+    zero_low_rank_t gate, up; /* b [width, rank] */
+    zero_low_rank_t dy;       /* b [rank, width], by which u is multiplied as it is; of backward alone */
+} zero_gated_adapters_t;
+
 /* What is added up over pairs of documents, of which the first is preferred (DPO: Rafailov et al. 2023,
  * arXiv:2305.18290). A document's reward is beta (log p - log p_reference) of its targets, a pair's margin the first
  * one's reward less the other's, and its loss -log sigmoid(margin). */
@@ -334,6 +349,14 @@ typedef struct zero_model_kernels {
     zero_status_t (*geglu)(zero_model_context_t *ctx, void *y, const void *gate_up, size_t n_rows, size_t width);
     zero_status_t (*geglu_backward)(zero_model_context_t *ctx, void *dgate_up, void *y, const void *dy,
                                     const void *gate_up, size_t n_rows, size_t width);
+
+    /* swiglu or geglu, and their backward, with adapters: as if the products that `adapters` has were in gate_up and
+     * dy, without having been rounded. They save two passes over these. Only if adds_gated_adapters; NULL: never. */
+    bool (*adds_gated_adapters)(const zero_model_context_t *ctx, size_t rank, size_t width);
+    zero_status_t (*gated)(zero_model_context_t *ctx, const zero_gated_adapters_t *adapters, void *y,
+                           const void *gate_up, size_t n_rows, size_t width);
+    zero_status_t (*gated_backward)(zero_model_context_t *ctx, const zero_gated_adapters_t *adapters, void *dgate_up,
+                                    void *y, const void *dy, const void *gate_up, size_t n_rows, size_t width);
 
     /* y = residual + factor x (residual NULL: factor x), rounded once. y may be either. */
     zero_status_t (*add_scaled)(zero_model_context_t *ctx, void *y, const void *residual, const void *x, float factor,

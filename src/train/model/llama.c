@@ -27,6 +27,7 @@
  */
 #include "train/model/llama.h"
 #include "train/model/fp8.h"
+#include "train/model/lora.h"
 #include "train/model/sequence.h"
 #include "train/report/report.h"
 
@@ -246,6 +247,11 @@ static zero_status_t mlp_inner(model_t *model, int l)
     void *hidden = arch_row(model, a->hidden, s.F, a->hidden_is_tile);
     ZERO_TRY(linear(model, l, ARCH_MLP_IN, mlp, arch_row(model, branch_input(model, l, BRANCH_MLP), s.C, false)));
     zero_model_context_t ctx = recording_x(model, l, ARCH_MLP_OUT);
+    zero_gated_adapters_t adapters;
+    if (lora_gated_adapters(model, l, LORA_FORWARD, &adapters)) {
+        adapters.is_gelu = traits_of(model)->has_gelu;
+        return k->gated(&ctx, &adapters, hidden, mlp, arch_n_rows(model), s.F);
+    }
     return (traits_of(model)->has_gelu ? k->geglu : k->swiglu)(&ctx, hidden, mlp, arch_n_rows(model), s.F);
 }
 
@@ -366,20 +372,32 @@ static zero_status_t final_norm_backward(model_t *model)
                          NULL, g->common.d_c, g->common.x_final, g->rstd, g->norm);
 }
 
+/* mlp becomes its own gradient, from d_f, that of the hidden rows, which are computed again if `hidden` is not NULL. */
+static zero_status_t gated_backward(model_t *model, int l, void *mlp, void *hidden)
+{
+    const zero_model_kernels_t *k = model->kernels;
+    const bool has_gelu = traits_of(model)->has_gelu;
+    const void *d_f = ((const llama_t *)model->arch)->common.d_f;
+    const size_t n_rows = arch_n_rows(model), F = arch_sizes(model).F;
+    zero_model_context_t ctx = recording_dy(model, l, ARCH_MLP_IN);
+    zero_gated_adapters_t adapters;
+    if (!lora_gated_adapters(model, l, LORA_BACKWARD, &adapters))
+        return (has_gelu ? k->geglu_backward : k->swiglu_backward)(&ctx, mlp, hidden, d_f, mlp, n_rows, F);
+    adapters.is_gelu = has_gelu;
+    return k->gated_backward(&ctx, &adapters, mlp, hidden, d_f, mlp, n_rows, F);
+}
+
 /* The MLP's backward for a tile's rows, from the gradient of its product. a->mlp becomes its own gradient. Where that
  * has no room for all rows, nor does it wait for the gradient of its matrix. */
 static zero_status_t mlp_backward(model_t *model, int l, bool light, void *d_product)
 {
     const llama_t *g = model->arch;
-    const zero_model_kernels_t *k = model->kernels;
     const layer_activations_t *a = &model->layers[l];
     const arch_sizes_t s = arch_sizes(model);
     void *mlp = arch_row(model, a->mlp, s.mlp, a->mlp_is_tile), *dy = arch_row(model, d_product, s.C, false);
     void *hidden = arch_row(model, a->hidden, s.F, a->hidden_is_tile);
     ZERO_TRY(input_gradient(model, l, ARCH_MLP_OUT, g->common.d_f, dy));
-    zero_model_context_t ctx = recording_dy(model, l, ARCH_MLP_IN);
-    ZERO_TRY((traits_of(model)->has_gelu ? k->geglu_backward : k->swiglu_backward)(
-        &ctx, mlp, light ? hidden : NULL, g->common.d_f, mlp, arch_n_rows(model), s.F));
+    ZERO_TRY(gated_backward(model, l, mlp, light ? hidden : NULL));
     ZERO_TRY(weight_gradient(model, l, ARCH_MLP_OUT, hidden, dy));
     ZERO_TRY(input_gradient(model, l, ARCH_MLP_IN, arch_row(model, g->common.d_c, s.C, false), mlp));
     void *x = arch_row(model, branch_input(model, l, BRANCH_MLP), s.C, false);

@@ -5,6 +5,9 @@
  *     backward, input     du_i = scale dy_i B_i and dB_i = dy_i^T u_i;  dx = du A;  dx += dy W^T
  *     backward, weights   dA = du^T x
  *
+ * Where the activation function of a gated MLP adds u_i B_i^T to what it reads, and in backward du A, the layers on
+ * both sides of it only multiply by W (lora_waits).
+ *
  * u is kept for every layer unless its recompute is full, which computes it again with the rest of the block; the last
  * matrix of a block is not recomputed, so its u is always kept.
  */
@@ -350,6 +353,48 @@ bool lora_writes_output(const model_t *model, arch_linear_t at)
     return n_left == 0;
 }
 
+bool lora_waits(const model_t *model, arch_matrix_t matrix, lora_pass_t pass)
+{
+    const zero_model_kernels_t *k = model->kernels;
+    return matrix == (pass == LORA_FORWARD ? ARCH_MLP_IN : ARCH_MLP_OUT) && model->ops->mlp_inputs == 2 &&
+           k->adds_gated_adapters &&
+           k->adds_gated_adapters(&model->ctx, model->lora->rank, arch_extents(model, ARCH_MLP_OUT).n_in);
+}
+
+/* Returns what the adapters of the MLP's first matrix add to its columns first .. first + width. */
+static zero_low_rank_t added_to(const model_t *model, const adapters_t *adapters, size_t first)
+{
+    const group_t *group = &model->lora->groups[ARCH_MLP_IN];
+    for (int i = 0; i < group->n_parts; i++) {
+        const part_t *part = &group->parts[i];
+        zero_weight_t b = model_weight(model, adapters->b[i]);
+        if (first < part->first || first >= part->first + part->width)
+            continue;
+        b.data = columns(model, b.data, (first - part->first) * model->lora->rank).data;
+        return (zero_low_rank_t){.u = columns(model, adapters->u, (size_t)i * model->lora->rank).data,
+                                 .ld = width_of(model, ARCH_MLP_IN),
+                                 .b = b};
+    }
+    return (zero_low_rank_t){.u = NULL};
+}
+
+bool lora_gated_adapters(const model_t *model, int layer, lora_pass_t pass, zero_gated_adapters_t *adapters)
+{
+    const arch_linear_t in = {.layer = layer, .matrix = ARCH_MLP_IN}, out = {.layer = layer, .matrix = ARCH_MLP_OUT};
+    *adapters = (zero_gated_adapters_t){0};
+    if (lora_is_on(model, in) && lora_waits(model, ARCH_MLP_IN, LORA_FORWARD)) {
+        const adapters_t *of_in = &model->lora->layers[layer][ARCH_MLP_IN];
+        adapters->gate = added_to(model, of_in, 0);
+        adapters->up = added_to(model, of_in, arch_extents(model, ARCH_MLP_OUT).n_in);
+    }
+    if (pass == LORA_BACKWARD && lora_is_on(model, out) && lora_waits(model, ARCH_MLP_OUT, LORA_BACKWARD))
+        adapters->dy = (zero_low_rank_t){.u = model->lora->du,
+                                         .ld = width_of(model, ARCH_MLP_OUT),
+                                         .b = model_weight(model, model->lora->layers[layer][ARCH_MLP_OUT].a[0])};
+    adapters->rank = model->lora ? model->lora->rank : 0;
+    return adapters->gate.u || adapters->up.u || adapters->dy.u;
+}
+
 bool lora_take_first_product(model_t *model, arch_matrix_t matrix, lora_pass_t pass)
 {
     bool *has_multiplied = &model->lora->has_multiplied[matrix][pass];
@@ -380,7 +425,7 @@ zero_status_t lora_forward(model_t *model, arch_linear_t at, void *y, bool accum
         .absmax_is_known = at.x_is_recorded,
     };
     ZERO_TRY(k->narrow_product(&model->ctx, &u));
-    for (int i = 0; i < group->n_parts; i++) {
+    for (int i = 0; i < group->n_parts && y; i++) {
         const zero_product_t of_part = {.transpose_b = true,
                                         .m = arch_n_rows(model),
                                         .n = group->parts[i].width,
@@ -421,6 +466,8 @@ zero_status_t lora_backward_input(model_t *model, arch_linear_t at, void *dx, co
                                            .b = model_weight(model, adapters->b[i]),
                                            .db = model_grad(model, adapters->b[i])};
     ZERO_TRY(k->narrow_product(&model->ctx, &du));
+    if (!dx)
+        return ZERO_OK;
     const zero_product_t to_input = {.m = arch_n_rows(model),
                                      .n = e.n_in,
                                      .k = width,

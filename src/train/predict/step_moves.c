@@ -45,17 +45,36 @@ static bool has_bias(const fit_shape_t *s, int product)
     return s->has_bias && (!s->is_llama || product == 0);
 }
 
-/* Adds how often adapters read a layer's input and the gradient of its output, n matrices of which have one. GPUs have
- * a kernel for bf16 and some ranks that reads the latter once for both of its products, and in fp8 either with the
- * cast. is_whole: of all matrices that are multiplied as one, without a bias. */
-static void add_reads(const options_t *o, double input, double output, int n, bool is_whole, fit_shape_t *s)
+/* A layer's adapters. */
+typedef struct low_layer {
+    int n;                /* matrices that have one; of those that are multiplied as one, perhaps not all */
+    bool is_whole;        /* all have */
+    double input, output; /* widths; output: of the n */
+} low_layer_t;
+
+/* Returns whether the GPU's activation function adds what adapters of the matrices around it give (lora_waits). */
+static bool adapters_wait(const options_t *o, const fit_shape_t *s)
 {
-    const int64_t rank = o->lora.rank, all = rank * n;
-    const bool has_kernel = s->on_gpu && o->train.precision == ZERO_BF16;
-    const bool takes_x = has_kernel && s->fp8 && is_whole && all % 8 == 0 && all <= 48 && all != 40;
+    const int64_t rank = o->lora.rank;
+    return s->on_gpu && s->is_llama && o->train.precision == ZERO_BF16 && rank % 8 == 0 && rank <= 32 &&
+           o->model.ffn_dim % 8 == 0;
+}
+
+/* Adds what adapters of a layer, one of four, read and write. GPUs have a kernel for bf16 and some ranks that reads the
+ * gradient of its output once for both of its products, and in fp8 either this or its input with the cast. */
+static void add_layer(const options_t *o, const low_layer_t *layer, int product, fit_shape_t *s)
+{
+    const int64_t rank = o->lora.rank, all = rank * layer->n;
+    const bool has_kernel = s->on_gpu && o->train.precision == ZERO_BF16, waits = adapters_wait(o, s);
+    const bool writes = layer->is_whole && !has_bias(s, product), adds_later = waits && product == 2;
+    const bool takes_x = has_kernel && s->fp8 && (writes || adds_later) && all % 8 == 0 && all <= 48 && all != 40;
     const bool takes_dy = has_kernel && (rank == 8 || rank == 16 || rank == 32);
-    s->low_x += takes_x ? 0.0 : input;
-    s->low_dy += output * (!takes_dy ? 2.0 : s->fp8 && is_whole ? 0.0 : 1.0);
+    s->low_inputs += layer->input;
+    s->low_outputs += adds_later ? 0.0 : layer->output;
+    s->low_read += adds_later || writes ? 0.0 : layer->output;
+    s->low_d_x += waits && product == 3 ? 0.0 : layer->input;
+    s->low_x += takes_x ? 0.0 : layer->input;
+    s->low_dy += layer->output * (!takes_dy ? 2.0 : s->fp8 && layer->is_whole ? 0.0 : 1.0);
 }
 
 /* Adds what [lora] asks for. An input that several matrices share is read once. */
@@ -64,28 +83,24 @@ static void add_adapters(const options_t *o, fit_shape_t *s)
     const lora_options_t *lora = &o->lora;
     matrix_t matrices[MOST_MATRICES];
     const int n = lora->rank > 0 ? list_matrices(s, matrices) : 0;
-    bool is_whole[FIT_N_PRODUCTS] = {true, true, true, true};
-    int n_of[FIT_N_PRODUCTS] = {0};
-    double input[FIT_N_PRODUCTS] = {0}, output[FIT_N_PRODUCTS] = {0};
-    int last = -1;
+    low_layer_t layers[FIT_N_PRODUCTS] = {{0}};
     s->is_frozen = lora->rank > 0;
-    for (int i = 0; i < n; i++)
-        is_whole[matrices[i].product] &= lora->target_set >> i & 1;
+    for (int i = 0; i < FIT_N_PRODUCTS; i++)
+        layers[i].is_whole = true;
     for (int i = 0; i < n; i++) {
-        if (!(lora->target_set >> i & 1))
+        low_layer_t *layer = &layers[matrices[i].product];
+        if (!(lora->target_set >> i & 1)) {
+            layer->is_whole = false;
             continue;
+        }
         s->adapters += (double)lora->rank * (matrices[i].rows + matrices[i].columns);
-        s->low_outputs += matrices[i].columns;
-        if (!is_whole[matrices[i].product] || has_bias(s, matrices[i].product))
-            s->low_read += matrices[i].columns;
-        s->low_inputs += matrices[i].product == last ? 0.0 : matrices[i].rows;
-        last = matrices[i].product;
-        n_of[last]++;
-        input[last] = matrices[i].rows;
-        output[last] += matrices[i].columns;
+        layer->n++;
+        layer->input = matrices[i].rows;
+        layer->output += matrices[i].columns;
     }
     for (int product = 0; product < FIT_N_PRODUCTS; product++)
-        add_reads(o, input[product], output[product], n_of[product], is_whole[product] && !has_bias(s, product), s);
+        if (layers[product].n > 0)
+            add_layer(o, &layers[product], product, s);
 }
 
 fit_shape_t fit_shape_of(const options_t *o, const fit_machine_t *machine)

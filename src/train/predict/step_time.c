@@ -65,7 +65,8 @@ static double biased(const fit_shape_t *s)
 
 /* Elements that norms, activation function, rotation and adapters, whose products are as narrow as their rank, read and
  * write for a row of a block. Adapters that cover a layer without a bias write its output, and the product adds to
- * that in passing; others come behind the product, and read its output, too. */
+ * that in passing; others come behind the product, and read its output, too. Those that a gated MLP's activation
+ * function adds write nothing. */
 static double forward_elems(const fit_shape_t *s)
 {
     double biases = s->has_bias && !s->on_gpu ? 2.0 * biased(s) : 0.0;
@@ -82,7 +83,7 @@ static double backward_elems(const fit_shape_t *s)
     double normed_again = s->light ? 2.0 * s->qkv + 2.0 * s->rotated : 0.0;
     double of_heads = s->has_head_norms ? normed_again + 3.0 * s->rotated : 0.0;
     double biases = !s->has_bias || s->is_frozen ? 0.0 : s->on_gpu ? s->qkv : biased(s);
-    double adapters = 2.0 * s->low_inputs + s->low_dy;
+    double adapters = s->low_inputs + s->low_d_x + s->low_dy;
     return 8.0 * s->C + (s->is_llama ? 5.0 : 3.0) * s->F + 2.0 * s->rotated + biases + of_heads + adapters +
            (s->light ? 2.0 * s->C + s->F : 0.0);
 }

@@ -22,7 +22,8 @@ typedef struct fit_shape {
     double inputs, outputs;          /* widths of a block's four products, summed */
     double block, embed, head;       /* parameters of a unit, but for adapters */
     double adapters;                 /* of a block, all matrices together */
-    double low_inputs, low_outputs;  /* widths of what adapters multiply, and write, summed */
+    double low_inputs;               /* widths of what backward multiplies for adapters' own gradients, summed */
+    double low_outputs, low_d_x;     /* and of what they write: outputs, and gradients of inputs */
     double low_x, low_dy;            /* read for them alone: by forward of inputs; by backward of outputs' gradients */
     double low_read;                 /* of the latter, what they add to: of layers with a bias, or not covered whole */
     double param_bytes, grad_bytes;  /* of an element, where it travels */

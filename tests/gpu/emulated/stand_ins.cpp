@@ -1,8 +1,8 @@
 /* stand_ins.cpp - what takes the place of CUDA's runtime, of cuBLASLt, and of attention's kernels.
  *
  * Memory is the host's, and NaN when allocated. Work is done when a call returns. The GPU is an A100, so that nothing
- * is asked to use clusters, launches that overlap, or fp8 products. Attention is not emulated: its calls fail. Nor is
- * the kernel of narrow products, which takes none.
+ * is asked to use clusters, launches that overlap, or fp8 products. Attention is not emulated: its calls fail. Nor
+ * are the kernels of adapters, which take nothing.
  */
 #include <malloc.h>
 #include <stdlib.h>
@@ -12,6 +12,7 @@
 #include "tests/gpu/emulated/device.h"
 
 extern "C" {
+#include "train/kernels/adapters/adapters.h"
 #include "train/kernels/cuda/context.h"
 }
 #include "kernels/cuda/shard_cuda.h"
@@ -177,12 +178,34 @@ ANSWERS(size_t, zero_cuda_cached_workspace, 0, const zero_model_limits_t *)
 ANSWERS(zero_status_t, zero_cuda_check_attention, ZERO_OK, const zero_attention_shape_t *)
 ANSWERS(bool, zero_cuda_attention_is_slow, false, zero_model_context_t *, const zero_mask_t *,
         const zero_attention_shape_t *, char *)
-/* ---- narrow products ---- */
+/* ---- adapters ---- */
 bool zero_narrow_takes(const zero_narrow_product_t *)
 {
     return false;
 }
 cudaError_t zero_launch_narrow(cudaStream_t, const zero_narrow_product_t *, float *)
+{
+    return cudaErrorNotSupported;
+}
+bool zero_low_rank_takes(const zero_product_t *)
+{
+    return false;
+}
+cudaError_t zero_launch_low_rank(cudaStream_t, const zero_product_t *)
+{
+    return cudaErrorNotSupported;
+}
+bool zero_gated_takes(size_t, size_t)
+{
+    return false;
+}
+cudaError_t zero_launch_gated(cudaStream_t, const zero_gated_adapters_t *, void *, const void *, size_t, size_t,
+                              uint32_t *)
+{
+    return cudaErrorNotSupported;
+}
+cudaError_t zero_launch_gated_backward(cudaStream_t, const zero_gated_adapters_t *, void *, void *, const void *,
+                                       const void *, size_t, size_t, uint32_t *)
 {
     return cudaErrorNotSupported;
 }

@@ -419,13 +419,15 @@ static void check_linear(zero_dtype_t dtype, size_t rows, size_t n_in, size_t n_
     tables_close(&t);
 }
 
-/* What adapters multiply: columns of wider matrices. flags: both transpositions, accumulation, fp32 results. */
+/* What adapters multiply: columns of wider matrices. flags: both transpositions, accumulation, fp32 results, and rows
+ * that begin at multiples of 8 elements. */
 static void check_product(zero_dtype_t dtype, size_t m, size_t n, size_t k, int flags)
 {
     const bool transpose_a = flags & 1, transpose_b = flags & 2, accumulate = flags & 4;
     const zero_dtype_t c_dtype = flags & 8 ? ZERO_FP32 : dtype;
-    const size_t lda = (transpose_a ? m : k) + random_below(9), ldb = (transpose_b ? k : n) + random_below(9);
-    const size_t ldc = n + random_below(9);
+    const size_t unit_of = flags & 16 ? 8 : 1, most = flags & 16 ? 2 : 9;
+    const size_t lda = (transpose_a ? m : k) + unit_of * random_below(most);
+    const size_t ldb = (transpose_b ? k : n) + unit_of * random_below(most), ldc = n + unit_of * random_below(most);
     tables_t t = tables_open(limits_of_linear(dtype, m > k ? m : k, n > k ? n : k, m > n ? m : n));
     check_t c = {.n = 0};
     snprintf(c.what, sizeof c.what, "product %s %zux%zux%zu flags %d", zero_dtype_name(dtype), m, n, k, flags);
@@ -458,7 +460,10 @@ static void check_product(zero_dtype_t dtype, size_t m, size_t n, size_t k, int 
 
 static void test_product(void)
 {
-    static const size_t ranks[] = {1, 3, 8, 16, 48, 112};
+    static const size_t ranks[] = {1, 3, 8, 16, 48, 112}, low[] = {8, 16, 24, 32, 40, 48};
+    for (int i = 0; i < (small ? 24 : 96); ++i) /* few k */
+        check_product(ZERO_BF16, random_size(700), 8 * random_size(200), low[i % 6],
+                      16 | (random_below(2) ? 2 : 0) | (random_below(3) ? 0 : 4));
     for (int i = 0; i < 60; ++i) {
         const size_t rank = ranks[random_below(6)], wide = random_size(600), rows = random_size(700);
         const zero_dtype_t dtype = dtypes[i % 3];
@@ -1289,6 +1294,119 @@ static void check_gated(bool gelu, zero_dtype_t dtype, size_t rows, size_t width
     tables_close(&t);
 }
 
+/* sums[row, first + i] += (u B^T)[row, i], from columns first_u on of u[rows, n_u]; B [width, rank], or transposed. */
+static void add_low_rank(float *sums, size_t n_columns, size_t first, const array_t *u, size_t n_u, size_t first_u,
+                         const float *b, bool transposed, size_t rows, size_t width, size_t rank)
+{
+    for (size_t row = 0; row < rows; ++row)
+        for (size_t i = 0; i < width; ++i) {
+            double sum = (double)sums[row * n_columns + first + i];
+            for (size_t k = 0; k < rank; ++k)
+                sum += (double)u->values[row * n_u + first_u + k] *
+                       (double)(transposed ? b[k * width + i] : b[i * rank + k]);
+            sums[row * n_columns + first + i] = (float)sum;
+        }
+}
+
+/* Checks that absmax is the bits of the largest magnitude of what is in a, as bf16. */
+static void expect_absmax(const check_t *c, const char *name, const array_t *a, const uint32_t *absmax)
+{
+    const output_t o = {.name = name};
+    unsigned char *bytes = download(a);
+    uint32_t largest = 0, is;
+    NEED(cudaMemcpy(&is, absmax, sizeof is, cudaMemcpyDeviceToHost) == cudaSuccess);
+    for (size_t i = 0; i < a->n; ++i) {
+        uint16_t half;
+        memcpy(&half, bytes + (GUARD + a->shift + i) * 2, 2);
+        const uint32_t magnitude = (uint32_t)(half & 0x7fff) << 16;
+        largest = magnitude > largest ? magnitude : largest;
+    }
+    ++n_checks;
+    if (is != largest)
+        fail(c, &o, "another maximum than that of what was written", (double)is, (double)largest);
+    free(bytes);
+}
+
+/* flags: adapters of gate, of up, of dy; one u for both. Each adds to what others read. */
+static void check_gated_adapters(bool gelu, size_t rows, size_t width, size_t rank, int flags)
+{
+    const size_t n = rows * width, n_u = flags & 8 ? rank : 2 * rank, first_up = flags & 8 ? 0 : rank;
+    tables_t t = tables_open(limits_of_rows(rows, 1, ZERO_BF16));
+    check_t c = {.n = 0};
+    snprintf(c.what, sizeof c.what, "%s %zux%zu with adapters of rank %zu, flags %d", gelu ? "geglu" : "swiglu", rows,
+             width, rank, flags);
+    array_t gate_up = array_make(2 * n, ZERO_BF16, 0, 0.0, 1.0), dy = array_make(n, ZERO_BF16, 0, 0.0, 1.0);
+    array_t u = array_make(rows * n_u, ZERO_BF16, 0, 0.0, 1.0), du = array_make(rows * rank, ZERO_BF16, 0, 0.0, 1.0);
+    array_t b = array_make(2 * width * rank, ZERO_BF16, 0, 0.0, 0.4),
+            a = array_make(width * rank, ZERO_BF16, 0, 0.0, 0.4);
+    array_t y = array_make(n, ZERO_BF16, 0, 0.0, 0.0), d = array_make(2 * n, ZERO_BF16, 0, 0.0, 0.0);
+    array_t again = array_make(n, ZERO_BF16, 0, 0.0, 0.0), in_place = array_make(2 * n, ZERO_BF16, 0, 0.0, 1.0);
+    memcpy(in_place.values, gate_up.values, 2 * n * sizeof(float));
+    upload(&in_place);
+    const double bound = unit(ZERO_BF16);
+    float *ry = check_output(&c, "y", &y, bound), *rd = check_output(&c, "dgate_up", &d, bound);
+    float *ragain = check_output(&c, "y recomputed", &again, bound);
+    float *rin = check_output(&c, "dgate_up in place", &in_place, bound);
+    float *both = malloc(2 * n * sizeof *both), *all_dy = malloc(n * sizeof *all_dy);
+    NEED(both != NULL && all_dy != NULL);
+    memcpy(both, gate_up.values, 2 * n * sizeof *both), memcpy(all_dy, dy.values, n * sizeof *all_dy);
+    if (flags & 1)
+        add_low_rank(both, 2 * width, 0, &u, n_u, 0, b.values, false, rows, width, rank);
+    if (flags & 2)
+        add_low_rank(both, 2 * width, width, &u, n_u, first_up, b.values + width * rank, false, rows, width, rank);
+    if (flags & 4)
+        add_low_rank(all_dy, width, 0, &du, rank, 0, a.values, true, rows, width, rank);
+    gated_fp64(gelu, ry, rd, all_dy, both, rows, width);
+    memcpy(ragain, ry, n * sizeof *ry), memcpy(rin, rd, 2 * n * sizeof *rd);
+    const void *of_up = (const unsigned char *)u.data + first_up * zero_dtype_size(ZERO_BF16);
+    zero_weight_t b_up = weight_of(&b);
+    b_up.data = (const unsigned char *)b_up.data + width * rank * zero_dtype_size(ZERO_BF16);
+    const zero_gated_adapters_t adapters = {.is_gelu = gelu,
+                                            .rank = rank,
+                                            .gate = {flags & 1 ? u.data : NULL, n_u, weight_of(&b)},
+                                            .up = {flags & 2 ? of_up : NULL, n_u, b_up},
+                                            .dy = {flags & 4 ? du.data : NULL, rank, weight_of(&a)}};
+    uint32_t *absmax;
+    NEED(cudaMalloc((void **)&absmax, 2 * sizeof *absmax) == cudaSuccess);
+    zero_model_context_t forward = t.gpu_ctx, backward = t.gpu_ctx;
+    forward.absmax = absmax, backward.absmax = absmax + 1;
+    for (int run = 0; run < 2; ++run) {
+        NEED(cudaMemset(absmax, 0, 2 * sizeof *absmax) == cudaSuccess);
+        zero_status_t status = t.gpu->gated(&forward, &adapters, y.data, gate_up.data, rows, width);
+        if (status == ZERO_OK)
+            status = t.gpu->gated_backward(&backward, &adapters, d.data, NULL, dy.data, gate_up.data, rows, width);
+        if (status == ZERO_OK)
+            status = t.gpu->gated_backward(&t.gpu_ctx, &adapters, in_place.data, again.data, dy.data, in_place.data,
+                                           rows, width);
+        check_run_done(&c, status);
+    }
+    expect_same_bits(&c, "y recomputed", &y, &again);
+    expect_same_bits(&c, "dgate_up in place", &d, &in_place);
+    expect_absmax(&c, "y", &y, absmax), expect_absmax(&c, "dgate_up", &d, absmax + 1);
+    check_free(&c);
+    free(both), free(all_dy), cudaFree(absmax);
+    array_free(&gate_up), array_free(&dy), array_free(&u), array_free(&du), array_free(&b), array_free(&a);
+    array_free(&y), array_free(&d), array_free(&again), array_free(&in_place);
+    tables_close(&t);
+}
+
+static void test_gated_adapters(void)
+{
+    static const size_t ranks[] = {8, 16, 24, 32};
+    tables_t t = tables_open(limits_of_rows(1, 1, ZERO_BF16));
+    ++n_checks;
+    if (!t.gpu->adds_gated_adapters(&t.gpu_ctx, 16, 64) || t.gpu->adds_gated_adapters(&t.gpu_ctx, 12, 64) ||
+        t.gpu->adds_gated_adapters(&t.gpu_ctx, 64, 64) || t.gpu->adds_gated_adapters(&t.gpu_ctx, 16, 60)) {
+        ++n_failed;
+        printf("FAILED: other adapters are added than those of ranks 8 to 32\n");
+    }
+    tables_close(&t);
+    for (int i = 0; i < (small ? 8 : 40); ++i)
+        check_gated_adapters(i % 2, random_size(300), 8 * random_size(i % 5 == 0 ? 800 : 100), ranks[i % 4],
+                             1 + (int)random_below(15));
+    check_gated_adapters(false, 130, 14336, 16, 7);
+}
+
 static void test_gated(bool gelu)
 {
     static const float tails[] = {-3e4f, -80.0f, -9.0f, 9.0f, 80.0f, 3e4f}; /* nothing overflows in between */
@@ -2089,6 +2207,7 @@ int main(int argc, char **argv)
                  {"rope", test_rope},
                  {"swiglu", test_swiglu},
                  {"geglu", test_geglu},
+                 {"gated adapters", test_gated_adapters},
                  {"elementwise", test_elementwise},
                  {"attention", test_attention},
                  {"cached", test_cached},

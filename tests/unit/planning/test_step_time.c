@@ -206,8 +206,8 @@ static const measured_t measured[] = {
     {8919.1, LLAMA_8B, 2, 1, .stage = 3, .recompute = RECOMPUTE_FULL, .offload = 1.0, .params = 1.0, .sums = true,
      .in_8_bits = true, .micro_steps = 4, .update = ZERO_OFFLOAD_UPDATE_HOST},
     /* Adapters. */
-    {486.1, LLAMA_8B, 2, 1, .stage = 3, .lora_rank = 16},
-    {341.3, LLAMA_8B, 2, 1, .stage = 3, .lora_rank = 16, .fp8 = FP8_LINEAR},
+    {478.8, LLAMA_8B, 2, 1, .stage = 3, .lora_rank = 16},
+    {331.4, LLAMA_8B, 2, 1, .stage = 3, .lora_rank = 16, .fp8 = FP8_LINEAR},
     {2969.3, LLAMA_70B, 2, 2, .stage = 3, .recompute = RECOMPUTE_FULL, .light = 62, .none = 1, .lora_rank = 16,
      .fp8 = FP8_LINEAR},
     /* A sequence that two GPUs share, as auto recomputes. */

@@ -1,4 +1,4 @@
-/* cast.cuh - eight bf16 elements to fp8. */
+/* cast.cuh - bf16 elements to fp8: the scale, and eight elements at a time. */
 #ifndef ZERO_CAST_CUH
 #define ZERO_CAST_CUH
 
@@ -6,6 +6,18 @@
 
 #include "kernels/float_bits.h"
 #include "train/kernels/cuda/pack.cuh"
+
+/* Returns a matrix's scale, by its absmax. One thread of the grid, which `writes`, also sets scale and inverse. */
+template <zero_fp8_format_t FORMAT>
+static __device__ __forceinline__ float zero_cast_scale(zero_fp8_scales_t *scales, bool writes)
+{
+    const zero_fp8_scales_t all = zero_fp8_scales_of(FORMAT, scales->absmax);
+    if (writes) {
+        scales->scale = all.scale;
+        scales->inverse = all.inverse;
+    }
+    return all.scale;
+}
 
 template <zero_fp8_format_t FORMAT> static __device__ __forceinline__ uint32_t zero_cast_pair(float low, float high)
 {

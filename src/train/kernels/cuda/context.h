@@ -97,14 +97,15 @@ zero_status_t zero_cuda_linear_backward_input(zero_model_context_t *ctx, void *d
 zero_status_t zero_cuda_linear_backward_weight(zero_model_context_t *ctx, zero_grad_t dweight,
                                                zero_linear_layout_t layout, zero_grad_t dbias, const void *x,
                                                const void *dy, size_t n_rows, size_t n_in, size_t n_out);
-zero_status_t zero_cuda_product(zero_model_context_t *ctx, const zero_product_t *product);
-zero_status_t zero_cuda_narrow_product(zero_model_context_t *ctx, const zero_narrow_product_t *product);
 zero_status_t zero_cuda_sum_columns(zero_model_context_t *ctx, zero_grad_t sums, const void *x, size_t n_rows,
                                     size_t n_columns);
 
 /* ---- linear_cuda.c, in fp8 ---- */
 
 bool zero_cuda_fp8_is_available(zero_model_context_t *ctx, char why[ZERO_MODEL_WHY]);
+/* What precedes a cast: refuses what cannot be cast, and finds the absmax unless it is known. */
+zero_status_t zero_cuda_fp8_begin_cast(zero_model_context_t *ctx, const zero_fp8_t *x8, const void *x,
+                                       bool absmax_is_known, size_t n_rows, size_t n_columns);
 zero_status_t zero_cuda_fp8_cast(zero_model_context_t *ctx, const zero_fp8_t *x8, const void *x, bool absmax_is_known,
                                  size_t n_rows, size_t n_columns);
 zero_status_t zero_cuda_fp8_cast_weight(zero_model_context_t *ctx, const zero_fp8_t *w8, zero_weight_t weight,
@@ -135,6 +136,18 @@ zero_status_t zero_cuda_head_losses(zero_model_context_t *ctx, double *losses, v
 zero_status_t zero_cuda_pair_loss(zero_model_context_t *ctx, const zero_pair_loss_t *pairs);
 zero_status_t zero_cuda_head_logits(zero_model_context_t *ctx, float *logits, const void *x, zero_weight_t weight,
                                     size_t n_rows, size_t dim, size_t vocab_size);
+
+/* ---- adapters/adapters_cuda.c ---- */
+
+/* Returns the scratch of narrow_product. */
+size_t zero_cuda_narrow_workspace(const zero_model_limits_t *limits);
+zero_status_t zero_cuda_product(zero_model_context_t *ctx, const zero_product_t *product);
+zero_status_t zero_cuda_narrow_product(zero_model_context_t *ctx, const zero_narrow_product_t *product);
+bool zero_cuda_adds_gated_adapters(const zero_model_context_t *ctx, size_t rank, size_t width);
+zero_status_t zero_cuda_gated(zero_model_context_t *ctx, const zero_gated_adapters_t *adapters, void *y,
+                              const void *gate_up, size_t n_rows, size_t width);
+zero_status_t zero_cuda_gated_backward(zero_model_context_t *ctx, const zero_gated_adapters_t *adapters, void *dgate_up,
+                                       void *y, const void *dy, const void *gate_up, size_t n_rows, size_t width);
 
 /* ---- attention/attention_cuda.c ---- */
 

@@ -42,7 +42,7 @@ static __global__ void __launch_bounds__(THREADS) find_absmax(uint32_t *absmax, 
 extern "C" cudaError_t zero_launch_fp8_absmax(cudaStream_t stream, uint32_t *absmax, const void *x, size_t n_elems)
 {
     size_t n_packs = n_elems / OCTET, blocks = zero_divide_up(n_packs, THREADS * ABSMAX_PACKS);
-    unsigned most = ZERO_NORM_SMS * 8; /* all that run at once */
+    unsigned most = ZERO_SMS * 8; /* all that run at once */
     cudaError_t error = cudaMemsetAsync(absmax, 0, sizeof *absmax, stream);
     if (error != cudaSuccess)
         return error;
@@ -62,12 +62,7 @@ template <zero_fp8_format_t FORMAT> struct cast_source {
     /* Every block works the scales out; one writes them. */
     __device__ __forceinline__ void begin(void)
     {
-        zero_fp8_scales_t all = zero_fp8_scales_of(FORMAT, scales->absmax);
-        scale = all.scale;
-        if (blockIdx.x == 0 && blockIdx.y == 0 && threadIdx.x == 0) {
-            scales->scale = all.scale;
-            scales->inverse = all.inverse;
-        }
+        scale = zero_cast_scale<FORMAT>(scales, blockIdx.x == 0 && blockIdx.y == 0 && threadIdx.x == 0);
     }
     __device__ __forceinline__ uint4 load(size_t at) const
     {

@@ -17,6 +17,8 @@
 extern "C" {
 #endif
 
+#define ZERO_SMS 132 /* of an H200 */
+
 /* ---- mlp.cu ---- */
 cudaError_t zero_launch_gelu(cudaStream_t stream, zero_dtype_t dtype, void *y, const void *x, size_t n_elems,
                              uint32_t *absmax);
@@ -36,31 +38,6 @@ typedef struct zero_fingerprint {
 /* Sets *fingerprint, in device memory, to that of x[n_rows, n_columns], whose rows have stride ld. */
 cudaError_t zero_launch_fingerprint(cudaStream_t stream, zero_dtype_t dtype, zero_fingerprint_t *fingerprint,
                                     const void *x, size_t n_rows, size_t n_columns, size_t ld);
-
-/* ---- narrow.cu ---- */
-
-#define ZERO_NARROW_COLUMNS 1024 /* of x, that a block takes */
-#define ZERO_NARROW_ROWS 16384   /* of one launch: bounds the scratch for sums */
-#define ZERO_NARROW_RANK 48      /* the largest that the kernel takes, of all parts together */
-/* Returns the most ranges of rows; each has its own sums of x^T u. */
-static inline size_t zero_narrow_slices(size_t n_columns, size_t rank)
-{
-    size_t most = ((size_t)32 << 20) / (n_columns * rank * sizeof(float));
-    return most > 40 ? 40 : most < 1 ? 1 : most;
-}
-/* Returns how many floats of scratch a product needs, of n_parts parts. */
-static inline size_t zero_narrow_scratch(size_t n_rows, size_t n_columns, size_t rank, size_t n_parts, bool has_u)
-{
-    size_t rows = n_rows < ZERO_NARROW_ROWS ? n_rows : ZERO_NARROW_ROWS;
-    size_t groups = n_columns / ZERO_NARROW_COLUMNS + n_parts;
-    return (1 + (has_u ? zero_narrow_slices(n_columns, rank) : 0)) * n_columns * rank + groups * rows * rank;
-}
-/* Returns whether zero_launch_narrow computes this product, of bf16: not one without u and x8, for which cuBLASLt is as
- * fast. */
-bool zero_narrow_takes(const zero_narrow_product_t *product);
-/* Only if zero_narrow_takes. With an x8 it also casts x; scales->absmax must be set. scratch: zero_narrow_scratch,
- * aligned to 16 bytes. */
-cudaError_t zero_launch_narrow(cudaStream_t stream, const zero_narrow_product_t *product, float *scratch);
 
 /* ---- column_sum.cu ---- */
 
@@ -91,21 +68,20 @@ static inline size_t zero_norm_row_warps(size_t dim, size_t element_bytes)
     size_t n_packs = (dim * element_bytes + 15) / 16;
     return n_packs <= 3 * 32 ? 1 : (n_packs + 63) / 64;
 }
-#define ZERO_NORM_SMS 132  /* of an H200 */
 #define ZERO_NORM_WARPS 16 /* per SM */
 /* Returns how many rows of partial sums the blocks of backward make, one per block. Rows of one warp share one block on
  * each SM. Longer rows have a block of their own, as many on each SM as its warps allow. */
 static inline size_t zero_norm_parts(size_t n_rows, size_t dim, size_t element_bytes)
 {
     size_t row_warps = zero_norm_row_warps(dim, element_bytes), wanted = (n_rows + 15) / 16;
-    size_t most = ZERO_NORM_SMS * (row_warps > 1 && row_warps < ZERO_NORM_WARPS ? ZERO_NORM_WARPS / row_warps : 1);
+    size_t most = ZERO_SMS * (row_warps > 1 && row_warps < ZERO_NORM_WARPS ? ZERO_NORM_WARPS / row_warps : 1);
     return wanted < most ? wanted : most;
 }
 /* Returns the most elements that dim times parts can be, for rows of up to max_dim. */
 static inline size_t zero_norm_most_partials(size_t max_dim)
 {
     size_t of_short_rows = (size_t)ZERO_NORM_WARPS * 64 * 8; /* bf16: 8 to a pack */
-    return ZERO_NORM_SMS * (max_dim > of_short_rows ? max_dim : of_short_rows);
+    return ZERO_SMS * (max_dim > of_short_rows ? max_dim : of_short_rows);
 }
 /* Writes partials, fp32 [parts, 3, dim]: sums of dy h, of dy and of the new dresidual. y: the norm's output,
  * recomputed, or NULL. */
@@ -129,7 +105,7 @@ typedef struct zero_head_norm {
 /* Returns how many rows of partial sums backward makes: one per block. */
 static inline size_t zero_head_norm_parts(size_t n_rows)
 {
-    size_t wanted = (n_rows + 7) / 8, most = 4 * ZERO_NORM_SMS;
+    size_t wanted = (n_rows + 7) / 8, most = 4 * ZERO_SMS;
     return wanted < most ? wanted : most;
 }
 cudaError_t zero_launch_head_norm(cudaStream_t stream, zero_dtype_t dtype, void *y, const zero_head_norm_t *norm);
@@ -148,7 +124,7 @@ typedef struct zero_projection_norm {
 /* Returns how many rows of partial sums backward makes: one per block. */
 static inline size_t zero_projection_norm_parts(size_t n_rows)
 {
-    size_t wanted = (n_rows + 7) / 8, most = 2 * ZERO_NORM_SMS;
+    size_t wanted = (n_rows + 7) / 8, most = 2 * ZERO_SMS;
     return wanted < most ? wanted : most;
 }
 cudaError_t zero_launch_projection_norm(cudaStream_t stream, zero_dtype_t dtype, void *y,

@@ -10,13 +10,7 @@
 size_t zero_cuda_linear_workspace(const zero_model_limits_t *limits)
 {
     const size_t sums = zero_scratch_bytes(zero_column_sum_bytes(limits->max_width));
-    if (limits->narrow_width == 0 || limits->dtype != ZERO_BF16)
-        return sums;
-    const size_t widest = limits->max_width;
-    const size_t rank = limits->narrow_width < ZERO_NARROW_RANK ? limits->narrow_width : ZERO_NARROW_RANK;
-    /* A narrower call may have more slices, but these take less than widest * rank floats more. */
-    const size_t floats = zero_narrow_scratch(limits->n_rows, widest, rank, ZERO_MAX_NARROW, true) + widest * rank;
-    const size_t narrow = zero_scratch_bytes(floats * sizeof(float));
+    const size_t narrow = zero_cuda_narrow_workspace(limits);
     return narrow > sums ? narrow : sums;
 }
 
@@ -100,59 +94,6 @@ zero_status_t zero_cuda_linear_backward_weight(zero_model_context_t *ctx, zero_g
     return dbias.data == NULL ? ZERO_OK : zero_cuda_sum_columns(ctx, dbias, dy, n_rows, n_out);
 }
 
-zero_status_t zero_cuda_product(zero_model_context_t *ctx, const zero_product_t *p)
-{
-    ZERO_TRY(zero_check_weight(ctx, p->a));
-    ZERO_TRY(zero_check_weight(ctx, p->b));
-    zero_cuda_gemm_t gemm = {.transpose_a = p->transpose_a,
-                             .transpose_b = p->transpose_b,
-                             .m = p->m,
-                             .n = p->n,
-                             .k = p->k,
-                             .a = p->a.data,
-                             .lda = p->lda,
-                             .b = p->b.data,
-                             .ldb = p->ldb,
-                             .c = p->c.data,
-                             .ldc = p->ldc,
-                             .c_dtype = p->c.dtype,
-                             .scale = p->scale,
-                             .accumulate = p->c.accumulate};
-    return zero_cuda_gemm(ctx, &gemm);
-}
-
-/* Computes a product of bf16 that zero_narrow_takes. */
-static zero_status_t multiply_narrow(zero_model_context_t *ctx, const zero_narrow_product_t *p)
-{
-    cudaStream_t stream = zero_model_stream(ctx);
-    zero_scratch_t scratch = zero_cuda_scratch(ctx);
-    const size_t floats = zero_narrow_scratch(p->n_rows, p->n_columns, p->rank, (size_t)p->n_parts, p->u != NULL);
-    float *sums;
-    ZERO_TRY(zero_scratch_alloc(&scratch, floats * sizeof *sums, &sums));
-    if (p->x8 != NULL)
-        ZERO_TRY(zero_fp8_check_matrix(p->n_rows, p->n_columns));
-    if (p->x8 != NULL && !p->absmax_is_known)
-        ZERO_TRY_CUDA(zero_launch_fp8_absmax(stream, &p->x8->scales->absmax, p->x, p->n_rows * p->n_columns));
-    ZERO_TRY_CUDA(zero_launch_narrow(stream, p, sums));
-    return ZERO_OK;
-}
-
-zero_status_t zero_cuda_narrow_product(zero_model_context_t *ctx, const zero_narrow_product_t *p)
-{
-    const zero_dtype_t dtype = zero_model_cuda(ctx)->dtype;
-    zero_narrow_product_t alone = *p;
-    for (int i = 0; i < p->n_parts; ++i)
-        ZERO_TRY(zero_check_weight(ctx, p->parts[i].b));
-    if (dtype == ZERO_BF16 && zero_narrow_takes(p))
-        return multiply_narrow(ctx, p);
-    if (p->x8 != NULL)
-        ZERO_TRY(zero_cuda_fp8_cast(ctx, p->x8, p->x, p->absmax_is_known, p->n_rows, p->n_columns));
-    alone.x8 = NULL;
-    if (dtype == ZERO_BF16 && p->x8 != NULL && zero_narrow_takes(&alone))
-        return multiply_narrow(ctx, &alone);
-    return zero_narrow_by_parts(zero_model_kernels_cuda(), ctx, &alone, dtype);
-}
-
 /* ---- fp8 cuda ---- */
 /* Linear layers in fp8 on CUDA: casts by fp8.cu, products by cuBLASLt (gemm_cuda.c), whose inverse scales
  * are read from device memory. Contexts of bf16 only.
@@ -185,15 +126,21 @@ static zero_status_t check_bf16(const zero_model_context_t *ctx)
     return zero_fail(ZERO_ERROR_UNSUPPORTED, "fp8 in a %s context", zero_dtype_name(zero_model_cuda(ctx)->dtype));
 }
 
-zero_status_t zero_cuda_fp8_cast(zero_model_context_t *ctx, const zero_fp8_t *x8, const void *x, bool absmax_is_known,
-                                 size_t n_rows, size_t n_columns)
+zero_status_t zero_cuda_fp8_begin_cast(zero_model_context_t *ctx, const zero_fp8_t *x8, const void *x,
+                                       bool absmax_is_known, size_t n_rows, size_t n_columns)
 {
-    cudaStream_t stream = zero_model_stream(ctx);
     ZERO_TRY(check_bf16(ctx));
     ZERO_TRY(zero_fp8_check_matrix(n_rows, n_columns));
     if (!absmax_is_known)
-        ZERO_TRY_CUDA(zero_launch_fp8_absmax(stream, &x8->scales->absmax, x, n_rows * n_columns));
-    ZERO_TRY_CUDA(zero_launch_fp8_cast(stream, x8, x, n_rows, n_columns));
+        ZERO_TRY_CUDA(zero_launch_fp8_absmax(zero_model_stream(ctx), &x8->scales->absmax, x, n_rows * n_columns));
+    return ZERO_OK;
+}
+
+zero_status_t zero_cuda_fp8_cast(zero_model_context_t *ctx, const zero_fp8_t *x8, const void *x, bool absmax_is_known,
+                                 size_t n_rows, size_t n_columns)
+{
+    ZERO_TRY(zero_cuda_fp8_begin_cast(ctx, x8, x, absmax_is_known, n_rows, n_columns));
+    ZERO_TRY_CUDA(zero_launch_fp8_cast(zero_model_stream(ctx), x8, x, n_rows, n_columns));
     return ZERO_OK;
 }
 

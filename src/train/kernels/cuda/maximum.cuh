@@ -54,7 +54,8 @@ struct zero_maximum {
                 return;
             one = __reduce_max_sync(ZERO_FULL_WARP, thread < n_warps ? of_warp[thread] : 0u);
         }
-        if (thread % ZERO_WARP == 0)
+        /* Atomics on one address run one after the other, so those that raise nothing are left out. */
+        if (thread % ZERO_WARP == 0 && one > *(volatile uint32_t *)absmax)
             atomicMax(absmax, one);
     }
 };

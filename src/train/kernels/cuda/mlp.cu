@@ -2,52 +2,13 @@
  *
  * All are bound by memory. GELU forward takes one 16-byte pack per thread, without a loop, which moves more bytes per
  * second than a grid-stride loop. Backward goes down the rows instead, as column.cuh does, since it also sums the
- * columns of dx: a separate pass for that would take a third longer. The formulas are mlp.c's. 16-bit types use the
- * fast exponential and reciprocal, whose errors are below their rounding.
+ * columns of dx: a separate pass for that would take a third longer. The formulas are in activation.cuh.
  */
+#include "train/kernels/cuda/activation.cuh"
 #include "train/kernels/cuda/column.cuh"
 #include "train/kernels/cuda/maximum.cuh"
 
 #define THREADS 256
-#define MINUS_TWO_SQRT_2_OVER_PI (-1.59576912f)
-#define CUBIC 0.044715f
-
-/* Returns -2u, with u = sqrt(2/pi) (x + 0.044715 x^3), given x^2. */
-__device__ __forceinline__ float gelu_exponent(float x, float square)
-{
-    return MINUS_TWO_SQRT_2_OVER_PI * x * fmaf(CUBIC, square, 1.0f);
-}
-
-/* Returns s = (1 + tanh u) / 2 = 1 / (1 + e^-2u), precise enough for 16 bits: 0 and 1 in the tails. */
-__device__ __forceinline__ float gelu_gate(float x, float square)
-{
-    return zero_fast_reciprocal(1.0f + zero_fast_exp(gelu_exponent(x, square)));
-}
-
-/* Returns x s; in fp32 by a division, which rounds once less. */
-template <bool FAST> __device__ __forceinline__ float gelu_value(float x)
-{
-    if (FAST)
-        return x * gelu_gate(x, x * x);
-    return x / (1.0f + expf(gelu_exponent(x, x * x)));
-}
-
-/* Returns s + x s (1 - s) 2u'. In fp32 1 - s = e^-2u s, as in mlp.c, and x is bounded once the second term vanishes.
- * In 16 bits s (1 - s) is 0 there, so it is multiplied first. */
-template <bool FAST> __device__ __forceinline__ float gelu_slope(float x)
-{
-    float square = x * x, bounded = square > 100.0f ? 100.0f : square;
-    float two_u_slope = -MINUS_TWO_SQRT_2_OVER_PI * fmaf(3.0f * CUBIC, bounded, 1.0f);
-    if (FAST) {
-        float s = gelu_gate(x, square);
-        return fmaf(x * (s * (1.0f - s)), two_u_slope, s);
-    }
-    float t = gelu_exponent(x, square);
-    float e = expf(t > 80.0f ? 80.0f : t), s = 1.0f / (1.0f + e);
-    float bounded_x = x > 10.0f ? 10.0f : x < -10.0f ? -10.0f : x;
-    return fmaf(bounded_x * two_u_slope, e * s * s, s);
-}
-
 template <typename T, int N, typename MAXIMUM>
 static __global__ void __launch_bounds__(THREADS) gelu(T *y, const T *x, size_t n_packs, MAXIMUM maximum)
 {
@@ -57,7 +18,7 @@ static __global__ void __launch_bounds__(THREADS) gelu(T *y, const T *x, size_t 
         float out[N];
 #pragma unroll
         for (int k = 0; k < N; ++k)
-            out[k] = gelu_value<sizeof(T) == 2>(in[k]);
+            out[k] = zero_gelu_value<sizeof(T) == 2>(in[k]);
         zero_pack<T, N> rounded = zero_packed<T>(out);
         zero_store_pack<N>(y, i * N, rounded);
         maximum.see(rounded);
@@ -126,7 +87,7 @@ static __global__ void __launch_bounds__(ZERO_WARP *ZERO_COLUMN_WARPS, 2)
                 break;
 #pragma unroll
             for (int i = 0; i < N; ++i)
-                values[i] = grad[r][i] * gelu_slope<FAST>(in[r][i]);
+                values[i] = grad[r][i] * zero_gelu_slope<FAST>(in[r][i]);
             zero_pack<T, N> out = zero_packed<T>(values);
             zero_store_pack<N>(dx, at * width + column, out);
             maximum.see(out);
@@ -137,7 +98,7 @@ static __global__ void __launch_bounds__(ZERO_WARP *ZERO_COLUMN_WARPS, 2)
                 continue;
 #pragma unroll
             for (int i = 0; i < N; ++i)
-                values[i] = gelu_value<FAST>(in[r][i]);
+                values[i] = zero_gelu_value<FAST>(in[r][i]);
             zero_store(y, at * width + column, values);
         }
     }
@@ -176,32 +137,7 @@ extern "C" cudaError_t zero_launch_gelu_backward(cudaStream_t stream, zero_dtype
 /* act(gate) * up and its gradient on CUDA (Shazeer 2020, arXiv:2002.05202): act is silu or GELU's tanh form.
  *
  * Bound by memory: a thread takes one 16-byte pack of each tensor, without a loop. A block stays within a row, so that
- * a thread finds its row with one division, the same for the whole block. 16-bit types use the fast exponential and
- * division, whose errors are below their rounding. */
-
-/* act(gate) and its derivative. */
-struct activation {
-    float value, slope;
-};
-
-/* gate s and s + gate s (1 - s), s = 1 / (1 + exp(-gate)), computed without subtracting near-equal numbers and without
- * overflow. */
-struct silu_act {
-    template <bool FAST> static __device__ __forceinline__ activation of(float gate)
-    {
-        float e = FAST ? __expf(-fabsf(gate)) : expf(-fabsf(gate));
-        float larger = FAST ? __fdividef(1.0f, 1.0f + e) : 1.0f / (1.0f + e), smaller = e * larger;
-        float s = gate < 0.0f ? smaller : larger, rest = gate < 0.0f ? larger : smaller;
-        return {gate * s, fmaf(gate * s, rest, s)};
-    }
-};
-
-struct gelu_act {
-    template <bool FAST> static __device__ __forceinline__ activation of(float gate)
-    {
-        return {gelu_value<FAST>(gate), gelu_slope<FAST>(gate)};
-    }
-};
+ * a thread finds its row with one division, the same for the whole block. */
 
 /* The offsets of this thread's pack: `at` in y, `gate` in gate_up. */
 template <int N> struct pack_offsets {
@@ -249,7 +185,7 @@ static __global__ void __launch_bounds__(THREADS)
         float dgate[N], dup[N], out[N];
 #pragma unroll
         for (int i = 0; i < N; ++i) {
-            activation act = ACT::template of<sizeof(T) == 2>(gate[i]);
+            zero_activation act = ACT::template of<sizeof(T) == 2>(gate[i]);
             dgate[i] = d[i] * up[i] * act.slope;
             dup[i] = d[i] * act.value;
             out[i] = act.value * up[i];
@@ -318,27 +254,27 @@ static cudaError_t launch_gated_backward(cudaStream_t stream, zero_dtype_t dtype
 extern "C" cudaError_t zero_launch_swiglu(cudaStream_t stream, zero_dtype_t dtype, void *y, const void *gate_up,
                                           size_t n_rows, size_t width, uint32_t *absmax)
 {
-    return launch_gated<silu_act>(stream, dtype, y, gate_up, n_rows, width, absmax);
+    return launch_gated<zero_silu>(stream, dtype, y, gate_up, n_rows, width, absmax);
 }
 
 extern "C" cudaError_t zero_launch_swiglu_backward(cudaStream_t stream, zero_dtype_t dtype, void *dgate_up, void *y,
                                                    const void *dy, const void *gate_up, size_t n_rows, size_t width,
                                                    uint32_t *absmax)
 {
-    return launch_gated_backward<silu_act>(stream, dtype, dgate_up, y, dy, gate_up, n_rows, width, absmax);
+    return launch_gated_backward<zero_silu>(stream, dtype, dgate_up, y, dy, gate_up, n_rows, width, absmax);
 }
 
 extern "C" cudaError_t zero_launch_geglu(cudaStream_t stream, zero_dtype_t dtype, void *y, const void *gate_up,
                                          size_t n_rows, size_t width, uint32_t *absmax)
 {
-    return launch_gated<gelu_act>(stream, dtype, y, gate_up, n_rows, width, absmax);
+    return launch_gated<zero_gelu>(stream, dtype, y, gate_up, n_rows, width, absmax);
 }
 
 extern "C" cudaError_t zero_launch_geglu_backward(cudaStream_t stream, zero_dtype_t dtype, void *dgate_up, void *y,
                                                   const void *dy, const void *gate_up, size_t n_rows, size_t width,
                                                   uint32_t *absmax)
 {
-    return launch_gated_backward<gelu_act>(stream, dtype, dgate_up, y, dy, gate_up, n_rows, width, absmax);
+    return launch_gated_backward<zero_gelu>(stream, dtype, dgate_up, y, dy, gate_up, n_rows, width, absmax);
 }
 
 /* ---- scaled sums ---- */

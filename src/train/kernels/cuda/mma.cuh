@@ -65,10 +65,20 @@ __device__ __forceinline__ void zero_copy_4(uint32_t to, const void *from, bool 
 {
     asm volatile("cp.async.ca.shared.global [%0], [%1], 4, %2;" ::"r"(to), "l"(from), "r"(valid ? 4 : 0) : "memory");
 }
-/* Waits for this thread's copies. A barrier then shows them to the other threads. */
+/* Ends a group of copies, which may be empty. */
+__device__ __forceinline__ void zero_end_copies(void)
+{
+    asm volatile("cp.async.commit_group;" ::: "memory");
+}
+/* Waits for this thread's copies: for all, or for all groups but the newest N. A barrier then shows them to the other
+ * threads. */
 __device__ __forceinline__ void zero_wait_for_copies(void)
 {
     asm volatile("cp.async.wait_all;" ::: "memory");
+}
+template <int N> __device__ __forceinline__ void zero_wait_for_copies(void)
+{
+    asm volatile("cp.async.wait_group %0;" ::"n"(N) : "memory");
 }
 
 #endif

@@ -4,8 +4,8 @@
  */
 #include "train/kernels/cuda/context.h"
 
-#define BLOCKS_WANTED ((size_t)(2 * ZERO_NORM_SMS)) /* for one row */
-#define MAX_ROWS ((size_t)65535)                    /* of a launch: the grid's z */
+#define BLOCKS_WANTED ((size_t)(2 * ZERO_SMS)) /* for one row */
+#define MAX_ROWS ((size_t)65535)               /* of a launch: the grid's z */
 
 /* Returns how many blocks share a head of a row, in a context for texts of up to seq_len positions. */
 static size_t n_splits(size_t seq_len, size_t n_heads)

@@ -13,9 +13,9 @@
  */
 #include <cuda_fp8.h>
 
+#include "train/kernels/adapters/adapters.h"
 #include "train/kernels/common.h"
 #include "train/kernels/cuda/cast.cuh"
-#include "train/kernels/cuda/launch.h"
 #include "train/kernels/cuda/mma.cuh"
 
 #define WARPS 16
@@ -26,7 +26,6 @@
 #define CHUNKS (COLUMNS / 8)        /* of 16 bytes, in a row */
 #define APART (THREADS / CHUNKS)    /* rows between a thread's chunks */
 #define STAGE_BYTES (ROWS * COLUMNS * 2)
-#define SMS 132 /* of an H200 */
 #define FINISH_THREADS 256
 static_assert(WARPS * STEPS * 16 == COLUMNS, "the warps share out the columns");
 
@@ -115,15 +114,15 @@ static __device__ __forceinline__ void load_stage(const call_t &call, int part, 
     }
 }
 
+/* Returns two neighbours of B, of a column and the next, which exist both or neither. */
 static __device__ __forceinline__ uint32_t pair_of(const call_t &call, const part_t &part, size_t column, size_t rank)
 {
-    const __nv_bfloat16 zero = __float2bfloat16_rn(0.0f);
-    __nv_bfloat162 pair;
-    const size_t step = call.transposed ? 1 : call.rank;
-    const __nv_bfloat16 *b = part.b + (call.transposed ? rank * part.width + column : column * call.rank + rank);
-    pair.x = column < part.width ? b[0] : zero;
-    pair.y = column + 1 < part.width ? b[step] : zero;
-    return *reinterpret_cast<uint32_t *>(&pair);
+    if (column >= part.width)
+        return 0;
+    if (call.transposed)
+        return *reinterpret_cast<const uint32_t *>(part.b + rank * part.width + column);
+    const uint16_t *b = reinterpret_cast<const uint16_t *>(part.b) + column * call.rank + rank;
+    return b[0] | (uint32_t)b[call.rank] << 16;
 }
 
 /* Casts the stage's rows, 8 elements of each thread at a time. */
@@ -195,21 +194,17 @@ static __global__ void __launch_bounds__(THREADS, 1) narrow_multiply(const __gri
     mine.has_columns = first_column + (size_t)mine.chunk * 8 < part.width;
     mine.at = (begin * ROWS + (size_t)mine.row) * call.n_columns + part.first + first_column + (size_t)mine.chunk * 8;
     float scale = 0.0f;
-    if (FORMAT != NO_FORMAT) {
-        const zero_fp8_scales_t all = zero_fp8_scales_of((zero_fp8_format_t)FORMAT, call.scales->absmax);
-        scale = all.scale;
-        if (blockIdx.x == 0 && blockIdx.y == 0 && threadIdx.x == 0) {
-            call.scales->scale = all.scale;
-            call.scales->inverse = all.inverse;
-        }
-    }
+    if (FORMAT != NO_FORMAT)
+        scale = zero_cast_scale<(zero_fp8_format_t)FORMAT>(call.scales,
+                                                           blockIdx.x == 0 && blockIdx.y == 0 && threadIdx.x == 0);
     size_t loads_at = mine.at; /* of the stage that is loaded next */
     for (size_t i = 0; i < STAGES - 1; ++i, loads_at += step) {
         if (begin + i < end)
             load_stage<RANK, HAS_U>(call, index, memory + (uint32_t)i * stage_bytes<RANK>, (begin + i) * ROWS, mine,
                                     loads_at);
-        asm volatile("cp.async.commit_group;" ::: "memory");
+        zero_end_copies();
     }
+    zero_may_launch_next();
     uint32_t b[STEPS][N][2];
     float db[STEPS][N][4];
 #pragma unroll
@@ -225,14 +220,14 @@ static __global__ void __launch_bounds__(THREADS, 1) narrow_multiply(const __gri
         }
     int slot = 0, half = 0;
     for (size_t tile = begin; tile < end; ++tile, slot = slot + 1 == STAGES ? 0 : slot + 1, half ^= 1) {
-        asm volatile("cp.async.wait_group %0;" ::"n"(STAGES - 2) : "memory");
+        zero_wait_for_copies<STAGES - 2>();
         __syncthreads();
         const int next = slot == 0 ? STAGES - 1 : slot - 1; /* the one that was read last */
         if (tile + STAGES - 1 < end)
             load_stage<RANK, HAS_U>(call, index, memory + (uint32_t)next * stage_bytes<RANK>,
                                     (tile + STAGES - 1) * ROWS, mine, loads_at);
         loads_at += step;
-        asm volatile("cp.async.commit_group;" ::: "memory");
+        zero_end_copies();
         if (tile > begin)
             add_warps<RANK>(out + (tile - 1) * ROWS * RANK, sums + (half ^ 1) * sums_elems<RANK>, ROWS);
         const uint32_t stage = memory + (uint32_t)slot * stage_bytes<RANK>;
@@ -329,6 +324,7 @@ static __global__ void __launch_bounds__(FINISH_THREADS)
     narrow_finish(const __grid_constant__ call_t call, size_t n_out, size_t n_all)
 {
     const size_t i = (size_t)blockIdx.x * FINISH_THREADS + threadIdx.x;
+    zero_wait_for_last();
     if (i < n_out)
         finish_out(call, i);
     else if (i < n_all)
@@ -344,8 +340,8 @@ static int slices_of(size_t n_rows, size_t n_columns, size_t rank, int n_groups)
     double least = 0.0;
     int best = 1;
     for (int n = 1; n <= (int)(most < n_tiles ? most : n_tiles); ++n) {
-        const int blocks = n * n_groups, waves = (blocks + SMS - 1) / SMS;
-        const double cost = (double)n_rows * 2.0 * waves * SMS / blocks + 8.0 * n * (double)rank;
+        const int blocks = n * n_groups, waves = (blocks + ZERO_SMS - 1) / ZERO_SMS;
+        const double cost = (double)n_rows * 2.0 * waves * ZERO_SMS / blocks + 8.0 * n * (double)rank;
         if (n == 1 || cost < least) {
             least = cost;
             best = n;
@@ -365,8 +361,11 @@ template <int RANK, bool HAS_U, int FORMAT> static cudaError_t launch(cudaStream
     kernel<<<dim3((unsigned)call.n_groups, (unsigned)call.n_slices), THREADS, n_bytes, stream>>>(call);
     const size_t n_out = call.n_rows * call.rank * (size_t)call.n_parts / 4;
     const size_t n_all = n_out + (HAS_U ? call.n_columns * call.rank / 4 : 0);
-    narrow_finish<<<(unsigned)zero_divide_up(n_all, FINISH_THREADS), FINISH_THREADS, 0, stream>>>(call, n_out, n_all);
-    return cudaGetLastError();
+    error = cudaGetLastError();
+    if (error != cudaSuccess)
+        return error;
+    return zero_launch_next(stream, narrow_finish, (unsigned)zero_divide_up(n_all, FINISH_THREADS), FINISH_THREADS,
+                            call, n_out, n_all);
 }
 
 /* Sums of x^T u of larger ranks do not fit into registers. */
@@ -396,6 +395,7 @@ extern "C" bool zero_narrow_takes(const zero_narrow_product_t *p)
     size_t n_covered = 0;
     for (int i = 0; i < p->n_parts; ++i) {
         takes = takes && p->parts[i].first % 8 == 0 && p->parts[i].width % 8 == 0;
+        takes = takes && (uintptr_t)p->parts[i].b.data % sizeof(uint32_t) == 0;
         n_covered += p->parts[i].width;
     }
     takes = takes && (p->x8 == nullptr || n_covered == p->n_columns);
