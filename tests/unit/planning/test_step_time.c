@@ -208,7 +208,7 @@ static const measured_t measured[] = {
     /* Adapters. */
     {478.8, LLAMA_8B, 2, 1, .stage = 3, .lora_rank = 16},
     {331.4, LLAMA_8B, 2, 1, .stage = 3, .lora_rank = 16, .fp8 = FP8_LINEAR},
-    {2969.3, LLAMA_70B, 2, 2, .stage = 3, .recompute = RECOMPUTE_FULL, .light = 62, .none = 1, .lora_rank = 16,
+    {2794.2, LLAMA_70B, 2, 2, .stage = 3, .recompute = RECOMPUTE_FULL, .light = 62, .none = 1, .lora_rank = 16,
      .fp8 = FP8_LINEAR},
     /* A sequence that two GPUs share, as auto recomputes. */
     {2243.3, LLAMA_8B, 1, 2, .stage = 3, .seq_len = 32768, .sequence_ranks = 2, .in_8_bits = true, .in_backward = true},
