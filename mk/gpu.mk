@@ -9,7 +9,7 @@ sm_90 := arch=compute_90$(_comma)code=sm_90
 sm_90a := arch=compute_90a$(_comma)code=sm_90a
 $(WGMMA:%=%.cu.o) $(WGMMA:%=%.racecheck.o): NVCC_FLAGS := $(patsubst $(sm_90),$(sm_90a),$(NVCC_FLAGS))
 cuda-objects: $(patsubst %,$(BUILD)/%.o,$(wildcard kernels/cuda/*.cu examples/*.cu \
-              $(addprefix src/train/kernels/,cuda/*.cu attention/*/*.cu)))
+              $(addprefix src/train/kernels/,cuda/*.cu adapters/*.cu attention/*/*.cu)))
 
 # An example with kernels uses the library's nvcc flags, which need no C++ runtime. test_install builds it as a user
 # would.

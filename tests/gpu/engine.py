@@ -41,7 +41,7 @@ def shard(case):
         case.measure(case.python(), f"{HERE}/torch_adam.py", limit=300)
 
 
-OWN_KERNELS = ("layernorm", "rmsnorm", "head_norm", "projection_norm", "rope", "swiglu", "geglu", "elementwise", "embed", "blocks")
+OWN_KERNELS = ("layernorm", "rmsnorm", "head_norm", "projection_norm", "rope", "swiglu", "geglu", "gated adapters", "elementwise", "embed", "blocks")
 
 
 def model(case):
@@ -56,6 +56,7 @@ def model(case):
         ("racecheck", "racecheck_attention", "kns=causal", "small", "attention"),
         ("synccheck", tests[0], "kns=causal", "small", "attention"),
         ("racecheck", tests[0], "kns=narrow_", "small", "narrow"),
+        ("racecheck", tests[0], "kns=low_rank", "small", "product"),
         ("racecheck", tests[0], "kns=cross_entropy", "kns=add_losses", "small", "loss"),
         # In bf16 it ended in cuBLAS's product, of 513 x 64 x 1000 (CUDA 13.0): "failed to handle a hardware exception".
         ("racecheck", tests[0], "kns=compute_pairs", "kns=add_pairs", "kns=scale_rows", "small", "fp32", "pairs"),

@@ -309,12 +309,11 @@ def near_the_cpu(case, title, train, words=""):
     case.claim(ok, f"{title}, fp32: losses within {first:.1e} of the CPU's over 10 steps, {every:.1e} over 30", gpu)
 
 
-def near_fp32(case, title, text, train):
-    """In bf16 other kernels compute adapters than in fp32. On one H200 the first ten losses were 7e-5 apart
-    at most, of pairs 1.2e-3."""
-    exact = [] if case.dry_run else train("train.precision=fp32").text
-    first = 0.0 if case.dry_run else apart(text[:10], exact[:10])
-    case.claim(first < 5e-3, f"{title}, bf16: losses within {first:.1e} of those in fp32 over 10 steps")
+def near_fp32(case, title, text, bound, train):
+    """In bf16 other kernels compute adapters than in fp32."""
+    exact = train("train.precision=fp32")
+    first = 0.0 if case.dry_run else apart(text[:10], exact.text[:10])
+    case.claim(first < bound, f"{title}, bf16: losses within {first:.1e} of those in fp32 over 10 steps", exact)
 
 
 def families(case):
@@ -374,7 +373,7 @@ def tuned(case):
     losses, and of pairs log 2 at first. -- [MODEL...]"""
     case.headers(n_files=500)
     pairs = f"train.objective=dpo data.train={write_pairs(case, 400)} data.val={case.work}/pairs.tokens train.eval_every=15"
-    for name in case.words or ("head-norms", "cropped"):
+    for name in case.words or ("head-norms", "norms-around", "fused", "cropped"):
         case.config(name, 4, 256, 4, 256, 256, *FAMILIES[name])
         base, batch = f"{case.work}/{name}-base", f"train.micro_batch=4 train.global_batch={8 * case.gpus} train.lr=1e-3"
         case.train(name, f"train.steps=5 {batch} checkpoint.dir={base}")
@@ -396,7 +395,8 @@ def tuned(case):
             ok = case.dry_run or texts["train.fp8=linear"] == texts["lora.base=fp8 train.fp8=linear"]
             case.claim(ok, f"{name}, {title}: products in fp8 are the same of either base")
             near_the_cpu(case, f"{name}, {title}", train)
-            near_fp32(case, f"{name}, {title}", texts[""], train)
+            # On one H200 the first ten losses were 7e-5 apart at most, of pairs 1.2e-3.
+            near_fp32(case, f"{name}, {title}", texts[""], 5e-3 if what else 3e-4, train)
 
 
 def commands(case):

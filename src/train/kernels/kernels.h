@@ -95,19 +95,18 @@ typedef struct zero_narrow_product {
     bool absmax_is_known; /* of x8 */
 } zero_narrow_product_t;
 
-/* u B^T, the product of an adapter, for a kernel that adds it to what it reads. */
+/* The product of few columns u and a matrix of adapters, for a kernel that adds it to an activation that it reads. */
 typedef struct zero_low_rank {
     const void *u;   /* [n_rows, rank], aligned to 16 bytes; NULL: nothing is added */
     size_t ld;       /* elements from row to row, a multiple of 8 */
     zero_weight_t b; /* aligned to 4 bytes */
 } zero_low_rank_t;
 
-/* The adapters of a gated MLP whose products are not in gate_up and dy yet. */
+/* What adapters add to the activations that a gated MLP's activation function reads. */
 typedef struct zero_gated_adapters {
-    bool is_gelu; /* act is GELU's tanh form, else silu */
     size_t rank;
-    zero_low_rank_t gate, up; /* b [width, rank] */
-    zero_low_rank_t dy;       /* b [rank, width], by which u is multiplied as it is; of backward alone */
+    zero_low_rank_t gate, up; /* u B^T, B [width, rank] */
+    zero_low_rank_t dy;       /* u B, B [rank, width]; read in backward */
 } zero_gated_adapters_t;
 
 /* What is added up over pairs of documents, of which the first is preferred (DPO: Rafailov et al. 2023,
@@ -350,13 +349,16 @@ typedef struct zero_model_kernels {
     zero_status_t (*geglu_backward)(zero_model_context_t *ctx, void *dgate_up, void *y, const void *dy,
                                     const void *gate_up, size_t n_rows, size_t width);
 
-    /* swiglu or geglu, and their backward, with adapters: as if the products that `adapters` has were in gate_up and
-     * dy, without having been rounded. They save two passes over these. Only if adds_gated_adapters; NULL: never. */
-    bool (*adds_gated_adapters)(const zero_model_context_t *ctx, size_t rank, size_t width);
-    zero_status_t (*gated)(zero_model_context_t *ctx, const zero_gated_adapters_t *adapters, void *y,
-                           const void *gate_up, size_t n_rows, size_t width);
-    zero_status_t (*gated_backward)(zero_model_context_t *ctx, const zero_gated_adapters_t *adapters, void *dgate_up,
-                                    void *y, const void *dy, const void *gate_up, size_t n_rows, size_t width);
+    /* Returns whether the next two take adapters of this rank in a context. NULL: they are NULL, too. */
+    bool (*fuses_adapters)(const zero_model_context_t *ctx, size_t rank, size_t width);
+    /* swiglu, or geglu if is_gelu, and its backward, of gate_up and dy with what adapters add to them, which is not
+     * rounded in between. Adapters so need no pass over gate_up and dy of their own. Only if fuses_adapters;
+     * activations are aligned to 16 bytes. */
+    zero_status_t (*gated_adapters)(zero_model_context_t *ctx, bool is_gelu, const zero_gated_adapters_t *adapters,
+                                    void *y, const void *gate_up, size_t n_rows, size_t width);
+    zero_status_t (*gated_adapters_backward)(zero_model_context_t *ctx, bool is_gelu,
+                                             const zero_gated_adapters_t *adapters, void *dgate_up, void *y,
+                                             const void *dy, const void *gate_up, size_t n_rows, size_t width);
 
     /* y = residual + factor x (residual NULL: factor x), rounded once. y may be either. */
     zero_status_t (*add_scaled)(zero_model_context_t *ctx, void *y, const void *residual, const void *x, float factor,

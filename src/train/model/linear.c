@@ -43,7 +43,7 @@ static zero_status_t multiply_backward(model_t *model, arch_linear_t at, void *d
                                                               model->ops->layout, arch_n_rows(model), e.n_in, e.n_out);
 }
 
-/* Adapters that wait are added by what reads y. Else, if they cover all of y, they write it first, and the layer's
+/* Fused adapters are added by what reads y. Else, if they cover all of y, they write it first, and the layer's
  * product adds to it. A product that adds reads y while it computes; adapters that added would take a pass over y of
  * their own. The very first product of a matrix overwrites y, since a GPU times its algorithms only then: for these
  * rows, and unless y is all alike. */
@@ -51,7 +51,7 @@ zero_status_t arch_linear(model_t *model, arch_linear_t at, void *y, const void 
 {
     if (!lora_is_on(model, at))
         return multiply(model, at, y, false, x, bias);
-    if (lora_waits(model, at.matrix, LORA_FORWARD)) {
+    if (lora_is_fused(model, at.matrix, LORA_FORWARD)) {
         ZERO_TRY(lora_forward(model, at, NULL, false, x, true));
         return multiply(model, at, y, false, model->fp8 ? NULL : x, bias);
     }
@@ -69,11 +69,11 @@ zero_status_t arch_linear_backward_input(model_t *model, arch_linear_t at, void 
 {
     if (!lora_is_on(model, at))
         return multiply_backward(model, at, dx, false, dy);
-    const bool waits = lora_waits(model, at.matrix, LORA_BACKWARD);
-    if (!waits && lora_take_first_product(model, at.matrix, LORA_BACKWARD))
+    const bool fused = lora_is_fused(model, at.matrix, LORA_BACKWARD);
+    if (!fused && lora_take_first_product(model, at.matrix, LORA_BACKWARD))
         ZERO_TRY(multiply_backward(model, at, dx, false, dy));
-    ZERO_TRY(lora_backward_input(model, at, waits ? NULL : dx, dy));
-    return multiply_backward(model, at, dx, !waits, model->fp8 ? NULL : dy);
+    ZERO_TRY(lora_backward_input(model, at, fused ? NULL : dx, dy));
+    return multiply_backward(model, at, dx, !fused, model->fp8 ? NULL : dy);
 }
 
 /* Returns where a tile's gradient is added: to fp32 sums, or to the gradient itself if that is fp32. */

@@ -248,11 +248,10 @@ static zero_status_t mlp_inner(model_t *model, int l)
     ZERO_TRY(linear(model, l, ARCH_MLP_IN, mlp, arch_row(model, branch_input(model, l, BRANCH_MLP), s.C, false)));
     zero_model_context_t ctx = recording_x(model, l, ARCH_MLP_OUT);
     zero_gated_adapters_t adapters;
-    if (lora_gated_adapters(model, l, LORA_FORWARD, &adapters)) {
-        adapters.is_gelu = traits_of(model)->has_gelu;
-        return k->gated(&ctx, &adapters, hidden, mlp, arch_n_rows(model), s.F);
-    }
-    return (traits_of(model)->has_gelu ? k->geglu : k->swiglu)(&ctx, hidden, mlp, arch_n_rows(model), s.F);
+    const bool has_gelu = traits_of(model)->has_gelu;
+    if (lora_gated_adapters(model, l, LORA_FORWARD, &adapters))
+        return k->gated_adapters(&ctx, has_gelu, &adapters, hidden, mlp, arch_n_rows(model), s.F);
+    return (has_gelu ? k->geglu : k->swiglu)(&ctx, hidden, mlp, arch_n_rows(model), s.F);
 }
 
 /* Computes the MLP's branch from its hidden rows or, in tiles, from its input. */
@@ -383,8 +382,7 @@ static zero_status_t gated_backward(model_t *model, int l, void *mlp, void *hidd
     zero_gated_adapters_t adapters;
     if (!lora_gated_adapters(model, l, LORA_BACKWARD, &adapters))
         return (has_gelu ? k->geglu_backward : k->swiglu_backward)(&ctx, mlp, hidden, d_f, mlp, n_rows, F);
-    adapters.is_gelu = has_gelu;
-    return k->gated_backward(&ctx, &adapters, mlp, hidden, d_f, mlp, n_rows, F);
+    return k->gated_adapters_backward(&ctx, has_gelu, &adapters, mlp, hidden, d_f, mlp, n_rows, F);
 }
 
 /* The MLP's backward for a tile's rows, from the gradient of its product. a->mlp becomes its own gradient. Where that

@@ -5,8 +5,8 @@
  *     backward, input     du_i = scale dy_i B_i and dB_i = dy_i^T u_i;  dx = du A;  dx += dy W^T
  *     backward, weights   dA = du^T x
  *
- * Where the activation function of a gated MLP adds u_i B_i^T to what it reads, and in backward du A, the layers on
- * both sides of it only multiply by W (lora_waits).
+ * Where these additions are fused with a gated MLP's activation function (lora_is_fused), the layer before it writes x
+ * W alone in forward, and the layer behind it dy W^T alone in backward.
  *
  * u is kept for every layer unless its recompute is full, which computes it again with the rest of the block; the last
  * matrix of a block is not recomputed, so its u is always kept.
@@ -353,12 +353,12 @@ bool lora_writes_output(const model_t *model, arch_linear_t at)
     return n_left == 0;
 }
 
-bool lora_waits(const model_t *model, arch_matrix_t matrix, lora_pass_t pass)
+bool lora_is_fused(const model_t *model, arch_matrix_t matrix, lora_pass_t pass)
 {
     const zero_model_kernels_t *k = model->kernels;
     return matrix == (pass == LORA_FORWARD ? ARCH_MLP_IN : ARCH_MLP_OUT) && model->ops->mlp_inputs == 2 &&
-           k->adds_gated_adapters &&
-           k->adds_gated_adapters(&model->ctx, model->lora->rank, arch_extents(model, ARCH_MLP_OUT).n_in);
+           k->fuses_adapters &&
+           k->fuses_adapters(&model->ctx, model->lora->rank, arch_extents(model, ARCH_MLP_OUT).n_in);
 }
 
 /* Returns what the adapters of the MLP's first matrix add to its columns first .. first + width. */
@@ -382,12 +382,12 @@ bool lora_gated_adapters(const model_t *model, int layer, lora_pass_t pass, zero
 {
     const arch_linear_t in = {.layer = layer, .matrix = ARCH_MLP_IN}, out = {.layer = layer, .matrix = ARCH_MLP_OUT};
     *adapters = (zero_gated_adapters_t){0};
-    if (lora_is_on(model, in) && lora_waits(model, ARCH_MLP_IN, LORA_FORWARD)) {
+    if (lora_is_on(model, in) && lora_is_fused(model, ARCH_MLP_IN, LORA_FORWARD)) {
         const adapters_t *of_in = &model->lora->layers[layer][ARCH_MLP_IN];
         adapters->gate = added_to(model, of_in, 0);
         adapters->up = added_to(model, of_in, arch_extents(model, ARCH_MLP_OUT).n_in);
     }
-    if (pass == LORA_BACKWARD && lora_is_on(model, out) && lora_waits(model, ARCH_MLP_OUT, LORA_BACKWARD))
+    if (pass == LORA_BACKWARD && lora_is_on(model, out) && lora_is_fused(model, ARCH_MLP_OUT, LORA_BACKWARD))
         adapters->dy = (zero_low_rank_t){.u = model->lora->du,
                                          .ld = width_of(model, ARCH_MLP_OUT),
                                          .b = model_weight(model, model->lora->layers[layer][ARCH_MLP_OUT].a[0])};

@@ -4,8 +4,8 @@
  * n_in] and B [width, rank], in PEFT's layout and by its names, are trained tensors of the same unit. Where several
  * matrices are multiplied as one (q, k and v; gate and up), each has its own A and B; the A are packed, so that one
  * product computes all x A^T. In linear.c adapters write a layer's output and its product adds to that; in forward,
- * where the layer has a bias or adapters on some columns only, it is the other way round. Where the activation function
- * of a gated MLP can add them, they are in no layer's output at all: lora_gated_adapters.
+ * where the layer has a bias or adapters on some columns only, it is the other way round. Where adding them is
+ * fused with a gated MLP's activation function, they are in no layer's output at all: lora_gated_adapters.
  */
 #ifndef ZEROTRAIN_LORA_H
 #define ZEROTRAIN_LORA_H
@@ -44,21 +44,21 @@ typedef enum lora_pass { LORA_FORWARD, LORA_BACKWARD, LORA_N_PASSES } lora_pass_
 bool lora_is_on(const model_t *model, arch_linear_t at);
 /* Returns whether it has them on all columns of its output. */
 bool lora_writes_output(const model_t *model, arch_linear_t at);
-/* Returns whether lora_gated_adapters has what the layer's adapters add to its output, in forward, or to its input's
- * gradient, in backward; then nothing else adds it. */
-bool lora_waits(const model_t *model, arch_matrix_t matrix, lora_pass_t pass);
-/* Sets *adapters to what an MLP's activation function adds to what it reads. Returns false if that is nothing: its
- * layers have added their own, or there are no adapters. After lora_forward of the MLP's first matrix; in backward,
- * also after lora_backward_input of the last one, and before the next. */
+/* Returns whether the activation function of a gated MLP adds what the layer's adapters give, to the layer's output in
+ * forward, or to its input's gradient in backward; then nothing else adds it. */
+bool lora_is_fused(const model_t *model, arch_matrix_t matrix, lora_pass_t pass);
+/* Sets *adapters to what that function adds in a layer. Returns false if it adds nothing. Called after lora_forward of
+ * the MLP's first matrix; in backward, also after lora_backward_input of the last one, and before the next. */
 bool lora_gated_adapters(const model_t *model, int layer, lora_pass_t pass, zero_gated_adapters_t *adapters);
 /* Returns true the first time that it is called for a matrix and a pass. */
 bool lora_take_first_product(model_t *model, arch_matrix_t matrix, lora_pass_t pass);
 
-/* y = scale (x A^T) B^T in the columns of the adapters, or added to y; y NULL: they wait. Keeps x A^T for backward.
- * With `casts_x` it also casts x for a product in fp8, as fp8_x says. This and the next only if lora_is_on. */
+/* y = scale (x A^T) B^T in the columns of the adapters, or added to y; y is NULL where that is fused. Keeps x A^T for
+ * backward. With `casts_x` it also casts x for a product in fp8, as fp8_x says. This and the next only if lora_is_on.
+ */
 zero_status_t lora_forward(model_t *model, arch_linear_t at, void *y, bool accumulate, const void *x, bool casts_x);
-/* dx = scale (dy B) A, or NULL: they wait; dB = scale dy^T (x A^T). In fp8 it also casts dy, as fp8_dy says. Keeps dy B
- * for lora_backward_weight. */
+/* dx = scale (dy B) A, dB = scale dy^T (x A^T); dx is NULL where that is fused. In fp8 it also casts dy, as fp8_dy
+ * says. Keeps dy B for lora_backward_weight. */
 zero_status_t lora_backward_input(model_t *model, arch_linear_t at, void *dx, const void *dy);
 /* dA = scale (dy B)^T x */
 zero_status_t lora_backward_weight(model_t *model, arch_linear_t at, const void *x);

@@ -46,14 +46,14 @@ static bool has_bias(const fit_shape_t *s, int product)
 }
 
 /* A layer's adapters. */
-typedef struct low_layer {
-    int n;                /* matrices that have one; of those that are multiplied as one, perhaps not all */
-    bool is_whole;        /* all have */
-    double input, output; /* widths; output: of the n */
-} low_layer_t;
+typedef struct adapted_layer {
+    int n;                /* matrices with adapters, of those that are multiplied as one */
+    bool is_whole;        /* that is all of these */
+    double input, output; /* widths: of the layer's input, and of what the n compute */
+} adapted_layer_t;
 
-/* Returns whether the GPU's activation function adds what adapters of the matrices around it give (lora_waits). */
-static bool adapters_wait(const options_t *o, const fit_shape_t *s)
+/* Returns whether the activation function adds what adapters of the matrices around it give (lora_is_fused). */
+static bool adapters_are_fused(const options_t *o, const fit_shape_t *s)
 {
     const int64_t rank = o->lora.rank;
     return s->on_gpu && s->is_llama && o->train.precision == ZERO_BF16 && rank % 8 == 0 && rank <= 32 &&
@@ -61,18 +61,20 @@ static bool adapters_wait(const options_t *o, const fit_shape_t *s)
 }
 
 /* Adds what adapters of a layer, one of four, read and write. GPUs have a kernel for bf16 and some ranks that reads the
- * gradient of its output once for both of its products, and in fp8 either this or its input with the cast. */
-static void add_layer(const options_t *o, const low_layer_t *layer, int product, fit_shape_t *s)
+ * gradient of its output once for both of its products; in fp8 it casts the gradient, and the layer's input, on the
+ * way.
+ */
+static void add_layer(const options_t *o, const adapted_layer_t *layer, int product, fit_shape_t *s)
 {
     const int64_t rank = o->lora.rank, all = rank * layer->n;
-    const bool has_kernel = s->on_gpu && o->train.precision == ZERO_BF16, waits = adapters_wait(o, s);
-    const bool writes = layer->is_whole && !has_bias(s, product), adds_later = waits && product == 2;
+    const bool has_kernel = s->on_gpu && o->train.precision == ZERO_BF16, fused = adapters_are_fused(o, s);
+    const bool writes = layer->is_whole && !has_bias(s, product), adds_later = fused && product == 2;
     const bool takes_x = has_kernel && s->fp8 && (writes || adds_later) && all % 8 == 0 && all <= 48 && all != 40;
     const bool takes_dy = has_kernel && (rank == 8 || rank == 16 || rank == 32);
     s->low_inputs += layer->input;
     s->low_outputs += adds_later ? 0.0 : layer->output;
     s->low_read += adds_later || writes ? 0.0 : layer->output;
-    s->low_d_x += waits && product == 3 ? 0.0 : layer->input;
+    s->low_d_x += fused && product == 3 ? 0.0 : layer->input;
     s->low_x += takes_x ? 0.0 : layer->input;
     s->low_dy += layer->output * (!takes_dy ? 2.0 : s->fp8 && layer->is_whole ? 0.0 : 1.0);
 }
@@ -83,12 +85,12 @@ static void add_adapters(const options_t *o, fit_shape_t *s)
     const lora_options_t *lora = &o->lora;
     matrix_t matrices[MOST_MATRICES];
     const int n = lora->rank > 0 ? list_matrices(s, matrices) : 0;
-    low_layer_t layers[FIT_N_PRODUCTS] = {{0}};
+    adapted_layer_t layers[FIT_N_PRODUCTS] = {{0}};
     s->is_frozen = lora->rank > 0;
     for (int i = 0; i < FIT_N_PRODUCTS; i++)
         layers[i].is_whole = true;
     for (int i = 0; i < n; i++) {
-        low_layer_t *layer = &layers[matrices[i].product];
+        adapted_layer_t *layer = &layers[matrices[i].product];
         if (!(lora->target_set >> i & 1)) {
             layer->is_whole = false;
             continue;

@@ -25,9 +25,9 @@ typedef struct fit_shape {
     double low_inputs;               /* widths of what backward multiplies for adapters' own gradients, summed */
     double low_outputs, low_d_x;     /* and of what they write: outputs, and gradients of inputs */
     double low_x, low_dy;            /* read for them alone: by forward of inputs; by backward of outputs' gradients */
-    double low_read;                 /* of the latter, what they add to: of layers with a bias, or not covered whole */
-    double param_bytes, grad_bytes;  /* of an element, where it travels */
-    double act_bytes;                /* of an activation's element */
+    double low_read; /* outputs that are read first, to add to: of layers with a bias, or not covered whole */
+    double param_bytes, grad_bytes; /* of an element, where it travels */
+    double act_bytes;               /* of an activation's element */
     double micro_steps;
 } fit_shape_t;
 

@@ -199,12 +199,12 @@ bool zero_gated_takes(size_t, size_t)
 {
     return false;
 }
-cudaError_t zero_launch_gated(cudaStream_t, const zero_gated_adapters_t *, void *, const void *, size_t, size_t,
+cudaError_t zero_launch_gated(cudaStream_t, bool, const zero_gated_adapters_t *, void *, const void *, size_t, size_t,
                               uint32_t *)
 {
     return cudaErrorNotSupported;
 }
-cudaError_t zero_launch_gated_backward(cudaStream_t, const zero_gated_adapters_t *, void *, void *, const void *,
+cudaError_t zero_launch_gated_backward(cudaStream_t, bool, const zero_gated_adapters_t *, void *, void *, const void *,
                                        const void *, size_t, size_t, uint32_t *)
 {
     return cudaErrorNotSupported;

@@ -1361,8 +1361,7 @@ static void check_gated_adapters(bool gelu, size_t rows, size_t width, size_t ra
     const void *of_up = (const unsigned char *)u.data + first_up * zero_dtype_size(ZERO_BF16);
     zero_weight_t b_up = weight_of(&b);
     b_up.data = (const unsigned char *)b_up.data + width * rank * zero_dtype_size(ZERO_BF16);
-    const zero_gated_adapters_t adapters = {.is_gelu = gelu,
-                                            .rank = rank,
+    const zero_gated_adapters_t adapters = {.rank = rank,
                                             .gate = {flags & 1 ? u.data : NULL, n_u, weight_of(&b)},
                                             .up = {flags & 2 ? of_up : NULL, n_u, b_up},
                                             .dy = {flags & 4 ? du.data : NULL, rank, weight_of(&a)}};
@@ -1372,16 +1371,22 @@ static void check_gated_adapters(bool gelu, size_t rows, size_t width, size_t ra
     forward.absmax = absmax, backward.absmax = absmax + 1;
     for (int run = 0; run < 2; ++run) {
         NEED(cudaMemset(absmax, 0, 2 * sizeof *absmax) == cudaSuccess);
-        zero_status_t status = t.gpu->gated(&forward, &adapters, y.data, gate_up.data, rows, width);
+        zero_status_t status = t.gpu->gated_adapters(&forward, gelu, &adapters, y.data, gate_up.data, rows, width);
         if (status == ZERO_OK)
-            status = t.gpu->gated_backward(&backward, &adapters, d.data, NULL, dy.data, gate_up.data, rows, width);
+            status = t.gpu->gated_adapters_backward(&backward, gelu, &adapters, d.data, NULL, dy.data, gate_up.data,
+                                                    rows, width);
         if (status == ZERO_OK)
-            status = t.gpu->gated_backward(&t.gpu_ctx, &adapters, in_place.data, again.data, dy.data, in_place.data,
-                                           rows, width);
+            status = t.gpu->gated_adapters_backward(&t.gpu_ctx, gelu, &adapters, in_place.data, again.data, dy.data,
+                                                    in_place.data, rows, width);
         check_run_done(&c, status);
     }
     expect_same_bits(&c, "y recomputed", &y, &again);
     expect_same_bits(&c, "dgate_up in place", &d, &in_place);
+    if ((flags & 3) == 0) {
+        NEED((gelu ? t.gpu->geglu : t.gpu->swiglu)(&t.gpu_ctx, again.data, gate_up.data, rows, width) == ZERO_OK);
+        NEED(cudaDeviceSynchronize() == cudaSuccess);
+        expect_same_bits(&c, "y without adapters", &y, &again);
+    }
     expect_absmax(&c, "y", &y, absmax), expect_absmax(&c, "dgate_up", &d, absmax + 1);
     check_free(&c);
     free(both), free(all_dy), cudaFree(absmax);
@@ -1395,8 +1400,8 @@ static void test_gated_adapters(void)
     static const size_t ranks[] = {8, 16, 24, 32};
     tables_t t = tables_open(limits_of_rows(1, 1, ZERO_BF16));
     ++n_checks;
-    if (!t.gpu->adds_gated_adapters(&t.gpu_ctx, 16, 64) || t.gpu->adds_gated_adapters(&t.gpu_ctx, 12, 64) ||
-        t.gpu->adds_gated_adapters(&t.gpu_ctx, 64, 64) || t.gpu->adds_gated_adapters(&t.gpu_ctx, 16, 60)) {
+    if (!t.gpu->fuses_adapters(&t.gpu_ctx, 16, 64) || t.gpu->fuses_adapters(&t.gpu_ctx, 12, 64) ||
+        t.gpu->fuses_adapters(&t.gpu_ctx, 64, 64) || t.gpu->fuses_adapters(&t.gpu_ctx, 16, 60)) {
         ++n_failed;
         printf("FAILED: other adapters are added than those of ranks 8 to 32\n");
     }

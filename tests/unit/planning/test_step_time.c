@@ -484,6 +484,20 @@ START_TEST(a_cpu_s_biases_take_passes)
 }
 END_TEST
 
+/* SwiGLU adds what adapters of rank 16 give to gate and up, and to the gradient of its output. Those of rank 40 write
+ * all of this, and read the gradients of outputs twice. (They are more numbers, too: within 2%.) */
+START_TEST(adapters_around_swiglu_are_fused_with_it)
+{
+    const double R = 8192.0, C = 4096.0, F = 14336.0;
+    measured_t m = {0.0, LLAMA_8B, 2, 1, .stage = 3, .lora_rank = 16};
+    const double fused = predict(&m, "H200").passes;
+    m.lora_rank = 40;
+    const double all_outputs = C + 2.0 * 1024.0 + C + 2.0 * F + C, written = 2.0 * F + F;
+    const double expected = 2.0 * 32.0 * R * (written + all_outputs) / fit_rates_find("H200")->pass * 1e3;
+    ck_assert_double_eq_tol(predict(&m, "H200").passes - fused, expected, 0.02 * expected);
+}
+END_TEST
+
 /* An owner's products by hand, at 0.86 of the rate: in a square matrix' 5 steps 6 r^3 operations each; in others', of
  * which 3 and 2 are joined, twice 4 r^2 c, and 14 squares of 2 r^3. Blocks go round the ranks; what is left of them is
  * shared out by matrix. */
@@ -542,6 +556,7 @@ static Suite *suite(void)
     tcase_add_test(c, a_product_is_cut_into_the_squarest_blocks);
     tcase_add_test(c, a_cpu_s_products_cost_their_elements);
     tcase_add_test(c, a_cpu_s_biases_take_passes);
+    tcase_add_test(c, adapters_around_swiglu_are_fused_with_it);
     tcase_add_test(c, muon_takes_the_products_of_its_rounds);
     tcase_add_test(c, gpus_are_found_by_name);
     suite_add_tcase(s, c);

@@ -43,13 +43,13 @@ cudaError_t zero_launch_low_rank(cudaStream_t stream, const zero_product_t *prod
 
 /* ---- gated.cu ---- */
 
-/* Returns whether the next two take adapters of this rank. */
+/* Returns whether the next two take adapters of this rank on the current GPU. */
 bool zero_gated_takes(size_t rank, size_t width);
-cudaError_t zero_launch_gated(cudaStream_t stream, const zero_gated_adapters_t *adapters, void *y, const void *gate_up,
-                              size_t n_rows, size_t width, uint32_t *absmax);
-cudaError_t zero_launch_gated_backward(cudaStream_t stream, const zero_gated_adapters_t *adapters, void *dgate_up,
-                                       void *y, const void *dy, const void *gate_up, size_t n_rows, size_t width,
-                                       uint32_t *absmax);
+cudaError_t zero_launch_gated(cudaStream_t stream, bool is_gelu, const zero_gated_adapters_t *adapters, void *y,
+                              const void *gate_up, size_t n_rows, size_t width, uint32_t *absmax);
+cudaError_t zero_launch_gated_backward(cudaStream_t stream, bool is_gelu, const zero_gated_adapters_t *adapters,
+                                       void *dgate_up, void *y, const void *dy, const void *gate_up, size_t n_rows,
+                                       size_t width, uint32_t *absmax);
 
 #ifdef __cplusplus
 }

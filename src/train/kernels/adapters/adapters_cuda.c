@@ -73,33 +73,38 @@ zero_status_t zero_cuda_narrow_product(zero_model_context_t *ctx, const zero_nar
 
 /* ---- gated MLPs ---- */
 
-bool zero_cuda_adds_gated_adapters(const zero_model_context_t *ctx, size_t rank, size_t width)
+bool zero_cuda_fuses_adapters(const zero_model_context_t *ctx, size_t rank, size_t width)
 {
     return zero_model_cuda(ctx)->dtype == ZERO_BF16 && zero_gated_takes(rank, width);
 }
 
-/* Refuses what zero_cuda_adds_gated_adapters has not promised. */
+/* Refuses what zero_cuda_fuses_adapters has not promised. */
 static zero_status_t check_gated(const zero_model_context_t *ctx, const zero_gated_adapters_t *adapters, size_t width)
 {
-    if (zero_cuda_adds_gated_adapters(ctx, adapters->rank, width))
+    const zero_low_rank_t *const all[] = {&adapters->gate, &adapters->up, &adapters->dy};
+    for (size_t i = 0; i < sizeof all / sizeof all[0]; ++i)
+        if (all[i]->u != NULL)
+            ZERO_TRY(zero_check_weight(ctx, all[i]->b));
+    if (zero_cuda_fuses_adapters(ctx, adapters->rank, width))
         return ZERO_OK;
     return zero_fail(ZERO_ERROR_UNSUPPORTED, "a gated MLP of width %zu with adapters of rank %zu in a %s context",
                      width, adapters->rank, zero_dtype_name(zero_model_cuda(ctx)->dtype));
 }
 
-zero_status_t zero_cuda_gated(zero_model_context_t *ctx, const zero_gated_adapters_t *adapters, void *y,
-                              const void *gate_up, size_t n_rows, size_t width)
+zero_status_t zero_cuda_gated_adapters(zero_model_context_t *ctx, bool is_gelu, const zero_gated_adapters_t *adapters,
+                                       void *y, const void *gate_up, size_t n_rows, size_t width)
 {
     ZERO_TRY(check_gated(ctx, adapters, width));
-    ZERO_TRY_CUDA(zero_launch_gated(zero_model_stream(ctx), adapters, y, gate_up, n_rows, width, ctx->absmax));
+    ZERO_TRY_CUDA(zero_launch_gated(zero_model_stream(ctx), is_gelu, adapters, y, gate_up, n_rows, width, ctx->absmax));
     return ZERO_OK;
 }
 
-zero_status_t zero_cuda_gated_backward(zero_model_context_t *ctx, const zero_gated_adapters_t *adapters, void *dgate_up,
-                                       void *y, const void *dy, const void *gate_up, size_t n_rows, size_t width)
+zero_status_t zero_cuda_gated_adapters_backward(zero_model_context_t *ctx, bool is_gelu,
+                                                const zero_gated_adapters_t *adapters, void *dgate_up, void *y,
+                                                const void *dy, const void *gate_up, size_t n_rows, size_t width)
 {
     ZERO_TRY(check_gated(ctx, adapters, width));
-    ZERO_TRY_CUDA(zero_launch_gated_backward(zero_model_stream(ctx), adapters, dgate_up, y, dy, gate_up, n_rows, width,
-                                             ctx->absmax));
+    ZERO_TRY_CUDA(zero_launch_gated_backward(zero_model_stream(ctx), is_gelu, adapters, dgate_up, y, dy, gate_up,
+                                             n_rows, width, ctx->absmax));
     return ZERO_OK;
 }

@@ -9,12 +9,7 @@
 #include "train/kernels/cuda/activation.cuh"
 #include "train/kernels/cuda/maximum.cuh"
 
-#define WARPS 8
-#define THREADS (WARPS * ZERO_WARP)
-#define COLUMNS (WARPS * ZERO_LOW_RANK_COLUMNS) /* a block's */
-#define ROWS 128                                /* likewise */
 #define STAGES 3
-#define MAX_RANK 32
 
 typedef struct call {
     zero_low_rank_operands gate, up, dy;
@@ -25,7 +20,7 @@ typedef struct call {
 
 /* What a thread reads for two rows that are 8 apart: eight columns of gate, of up, and of dy in backward. */
 template <bool BACKWARD> struct elements {
-    static constexpr int OCTETS = BACKWARD ? 6 : 4, STAGE_BYTES = OCTETS * THREADS * 16;
+    static constexpr int OCTETS = BACKWARD ? 6 : 4, STAGE_BYTES = OCTETS * ZERO_LOW_RANK_THREADS * 16;
     zero_octet gate[2], up[2], dy[2];
 
     /* Starts copying to the thread's own places in a stage. n_rows: that exist, from the first of the two on. */
@@ -35,10 +30,11 @@ template <bool BACKWARD> struct elements {
 #pragma unroll
         for (int below = 0; below < 2; ++below)
             if (8 * below < n_rows) {
-                zero_copy_16(stage + below * THREADS * 16, gate_up + below * 16 * width, true);
-                zero_copy_16(stage + (2 + below) * THREADS * 16, gate_up + below * 16 * width + width, true);
+                zero_copy_16(stage + below * ZERO_LOW_RANK_THREADS * 16, gate_up + below * 16 * width, true);
+                zero_copy_16(stage + (2 + below) * ZERO_LOW_RANK_THREADS * 16, gate_up + below * 16 * width + width,
+                             true);
                 if (BACKWARD)
-                    zero_copy_16(stage + (4 + below) * THREADS * 16, d_y + below * 8 * width, true);
+                    zero_copy_16(stage + (4 + below) * ZERO_LOW_RANK_THREADS * 16, d_y + below * 8 * width, true);
             }
         zero_end_copies();
     }
@@ -47,10 +43,10 @@ template <bool BACKWARD> struct elements {
     {
 #pragma unroll
         for (int below = 0; below < 2; ++below) {
-            gate[below] = *reinterpret_cast<const zero_octet *>(stage + below * THREADS * 16);
-            up[below] = *reinterpret_cast<const zero_octet *>(stage + (2 + below) * THREADS * 16);
+            gate[below] = *reinterpret_cast<const zero_octet *>(stage + below * ZERO_LOW_RANK_THREADS * 16);
+            up[below] = *reinterpret_cast<const zero_octet *>(stage + (2 + below) * ZERO_LOW_RANK_THREADS * 16);
             if (BACKWARD)
-                dy[below] = *reinterpret_cast<const zero_octet *>(stage + (4 + below) * THREADS * 16);
+                dy[below] = *reinterpret_cast<const zero_octet *>(stage + (4 + below) * ZERO_LOW_RANK_THREADS * 16);
         }
     }
 };
@@ -70,25 +66,30 @@ static __device__ __forceinline__ void gather(zero_octet (&packs)[2], const floa
 /* A block's shared memory: the stages, each thread's own places in them, then the rows of u. */
 template <int STEPS, bool BACKWARD> static constexpr size_t shared_bytes(void)
 {
-    return STAGES * elements<BACKWARD>::STAGE_BYTES + (BACKWARD ? 3 : 2) * sizeof(zero_low_rank_tile<STEPS, ROWS>);
+    return STAGES * elements<BACKWARD>::STAGE_BYTES +
+           (BACKWARD ? 3 : 2) * sizeof(zero_low_rank_tile<STEPS, ZERO_LOW_RANK_BLOCK_ROWS>);
 }
 
 template <typename ACT, int STEPS, bool BACKWARD, typename MAXIMUM>
-static __global__ void __launch_bounds__(THREADS, 2)
+static __global__ void __launch_bounds__(ZERO_LOW_RANK_THREADS, 2)
     gated_low_rank(const __grid_constant__ call_t call, MAXIMUM maximum)
 {
     extern __shared__ __align__(16) unsigned char shared[];
     typedef elements<BACKWARD> elements_t;
-    zero_low_rank_tile<STEPS, ROWS> *tiles =
-        reinterpret_cast<zero_low_rank_tile<STEPS, ROWS> *>(shared + STAGES * elements_t::STAGE_BYTES);
+    zero_low_rank_tile<STEPS, ZERO_LOW_RANK_BLOCK_ROWS> *tiles =
+        reinterpret_cast<zero_low_rank_tile<STEPS, ZERO_LOW_RANK_BLOCK_ROWS> *>(shared +
+                                                                                STAGES * elements_t::STAGE_BYTES);
     const uint32_t warp = threadIdx.x / ZERO_WARP, lane = threadIdx.x % ZERO_WARP, g = lane / 4, t = lane % 4;
-    const size_t first_column = (size_t)blockIdx.x * COLUMNS + warp * ZERO_LOW_RANK_COLUMNS, width = call.width;
-    const size_t first_row = (size_t)blockIdx.y * ROWS, column = first_column + 8 * t;
-    const int n_rows = (int)min(call.n_rows - first_row, (size_t)ROWS);
+    const size_t first_column = (size_t)blockIdx.x * ZERO_LOW_RANK_BLOCK_COLUMNS + warp * ZERO_LOW_RANK_COLUMNS,
+                 width = call.width;
+    const size_t first_row = (size_t)blockIdx.y * ZERO_LOW_RANK_BLOCK_ROWS, column = first_column + 8 * t;
+    const int n_rows = (int)min(call.n_rows - first_row, (size_t)ZERO_LOW_RANK_BLOCK_ROWS);
     const int n_own = column < width ? n_rows - (int)g : 0; /* of the lane's rows and those between them */
     const size_t step = ZERO_LOW_RANK_ROWS * width;
-    size_t at = (first_row + g) * width + column, loads_at = at; /* of the first element in y */
-    const size_t gate_at = (first_row + g) * width;              /* by which it is later in gate_up */
+    /* The lane's first element is at `at` of y, and gate_at behind that in gate_up, whose rows are twice as long: there
+     * 8 rows are `step` elements. */
+    size_t at = (first_row + g) * width + column, loads_at = at;
+    const size_t gate_at = (first_row + g) * width;
     const unsigned char *const own = shared + threadIdx.x * 16;
     zero_low_rank_columns<STEPS> of_gate, of_up, of_dy;
     tiles[0].load(call.gate, first_row, call.n_rows);
@@ -110,7 +111,7 @@ static __global__ void __launch_bounds__(THREADS, 2)
     if (BACKWARD)
         of_dy.template load<true>(call.dy, first_column, width);
 #pragma unroll
-    for (int row = 0; row < ROWS; row += ZERO_LOW_RANK_ROWS) {
+    for (int row = 0; row < ZERO_LOW_RANK_BLOCK_ROWS; row += ZERO_LOW_RANK_ROWS) {
         const int i = row / ZERO_LOW_RANK_ROWS;
         elements_t e;
         zero_low_rank_rows<STEPS> u_gate, u_up, u_dy;
@@ -181,7 +182,8 @@ static zero_low_rank_operands operands(const zero_low_rank_t &of, size_t rank, s
 template <typename ACT, int STEPS, bool BACKWARD>
 static cudaError_t launch(cudaStream_t stream, const call_t &call, uint32_t *absmax)
 {
-    const dim3 grid((unsigned)zero_divide_up(call.width, COLUMNS), (unsigned)zero_divide_up(call.n_rows, ROWS));
+    const dim3 grid((unsigned)zero_divide_up(call.width, ZERO_LOW_RANK_BLOCK_COLUMNS),
+                    (unsigned)zero_divide_up(call.n_rows, ZERO_LOW_RANK_BLOCK_ROWS));
     return zero_with_maximum<__nv_bfloat16>(absmax, [&](auto maximum) {
         constexpr size_t n_bytes = shared_bytes<STEPS, BACKWARD>();
         const auto kernel = gated_low_rank<ACT, STEPS, BACKWARD, decltype(maximum)>;
@@ -189,7 +191,7 @@ static cudaError_t launch(cudaStream_t stream, const call_t &call, uint32_t *abs
             cudaFuncSetAttribute((const void *)kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)n_bytes);
         if (error != cudaSuccess)
             return error;
-        kernel<<<grid, THREADS, n_bytes, stream>>>(call, maximum);
+        kernel<<<grid, ZERO_LOW_RANK_THREADS, n_bytes, stream>>>(call, maximum);
         return cudaGetLastError();
     });
 }
@@ -206,23 +208,30 @@ static cudaError_t launch_call(cudaStream_t stream, const call_t &call, bool is_
 
 extern "C" bool zero_gated_takes(size_t rank, size_t width)
 {
-    return rank % 8 == 0 && rank > 0 && rank <= MAX_RANK && width % 8 == 0;
+    int gpu = 0, most = 0;
+    const size_t of_maximum = 32 * sizeof(uint32_t); /* zero_maximum's own */
+    const size_t n_bytes = (rank <= 16 ? shared_bytes<1, true>() : shared_bytes<2, true>()) + of_maximum;
+    return rank % 8 == 0 && rank > 0 && rank <= ZERO_LOW_RANK_MAX && width % 8 == 0 &&
+           cudaGetDevice(&gpu) == cudaSuccess &&
+           cudaDeviceGetAttribute(&most, cudaDevAttrMaxSharedMemoryPerBlockOptin, gpu) == cudaSuccess &&
+           (size_t)most >= n_bytes;
 }
 
-extern "C" cudaError_t zero_launch_gated(cudaStream_t stream, const zero_gated_adapters_t *adapters, void *y,
-                                         const void *gate_up, size_t n_rows, size_t width, uint32_t *absmax)
+extern "C" cudaError_t zero_launch_gated(cudaStream_t stream, bool is_gelu, const zero_gated_adapters_t *adapters,
+                                         void *y, const void *gate_up, size_t n_rows, size_t width, uint32_t *absmax)
 {
     call_t call = {};
     call.gate = operands(adapters->gate, adapters->rank, adapters->rank);
     call.up = operands(adapters->up, adapters->rank, adapters->rank);
     call.y = (__nv_bfloat16 *)y, call.gate_up = (const __nv_bfloat16 *)gate_up;
     call.n_rows = n_rows, call.width = width;
-    return launch_call<false>(stream, call, adapters->is_gelu, adapters->rank, absmax);
+    return launch_call<false>(stream, call, is_gelu, adapters->rank, absmax);
 }
 
-extern "C" cudaError_t zero_launch_gated_backward(cudaStream_t stream, const zero_gated_adapters_t *adapters,
-                                                  void *dgate_up, void *y, const void *dy, const void *gate_up,
-                                                  size_t n_rows, size_t width, uint32_t *absmax)
+extern "C" cudaError_t zero_launch_gated_backward(cudaStream_t stream, bool is_gelu,
+                                                  const zero_gated_adapters_t *adapters, void *dgate_up, void *y,
+                                                  const void *dy, const void *gate_up, size_t n_rows, size_t width,
+                                                  uint32_t *absmax)
 {
     call_t call = {};
     call.gate = operands(adapters->gate, adapters->rank, adapters->rank);
@@ -231,5 +240,5 @@ extern "C" cudaError_t zero_launch_gated_backward(cudaStream_t stream, const zer
     call.y = (__nv_bfloat16 *)y, call.d_gate_up = (__nv_bfloat16 *)dgate_up;
     call.gate_up = (const __nv_bfloat16 *)gate_up, call.d_y = (const __nv_bfloat16 *)dy;
     call.n_rows = n_rows, call.width = width;
-    return launch_call<true>(stream, call, adapters->is_gelu, adapters->rank, absmax);
+    return launch_call<true>(stream, call, is_gelu, adapters->rank, absmax);
 }

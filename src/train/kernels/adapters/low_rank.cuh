@@ -9,8 +9,15 @@
 
 #include "train/kernels/cuda/mma.cuh"
 
+#define ZERO_LOW_RANK_MAX 32     /* the most columns of u */
 #define ZERO_LOW_RANK_COLUMNS 32 /* a warp's */
 #define ZERO_LOW_RANK_ROWS 16    /* at a time */
+
+/* A block's. */
+#define ZERO_LOW_RANK_WARPS 8
+#define ZERO_LOW_RANK_THREADS (ZERO_LOW_RANK_WARPS * ZERO_WARP)
+#define ZERO_LOW_RANK_BLOCK_COLUMNS (ZERO_LOW_RANK_WARPS * ZERO_LOW_RANK_COLUMNS)
+#define ZERO_LOW_RANK_BLOCK_ROWS 128
 
 /* u and B of a kernel, without dtypes. */
 struct zero_low_rank_operands {
@@ -20,7 +27,7 @@ struct zero_low_rank_operands {
     uint32_t rank; /* a multiple of 8 */
 };
 
-/* A lane's part of B. STEPS: of 16 ranks; those behind `rank` are zeros. */
+/* A lane's part of B. STEPS: of 16 columns of u; those behind `rank` are zeros. */
 template <int STEPS> struct zero_low_rank_columns {
     uint32_t b[4][STEPS][2];
 

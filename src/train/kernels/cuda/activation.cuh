@@ -1,7 +1,7 @@
 /* activation.cuh - GELU's tanh form, silu, and their derivatives.
  *
- * The formulas are mlp.c's. FAST: for 16-bit types, the fast exponential, division and reciprocal, whose errors are
- * below their rounding.
+ * The formulas are mlp.c's. FAST: for 16-bit types, the fast exponential and reciprocal, whose errors are below their
+ * rounding.
  */
 #ifndef ZERO_ACTIVATION_CUH
 #define ZERO_ACTIVATION_CUH

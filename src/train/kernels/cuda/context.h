@@ -143,11 +143,12 @@ zero_status_t zero_cuda_head_logits(zero_model_context_t *ctx, float *logits, co
 size_t zero_cuda_narrow_workspace(const zero_model_limits_t *limits);
 zero_status_t zero_cuda_product(zero_model_context_t *ctx, const zero_product_t *product);
 zero_status_t zero_cuda_narrow_product(zero_model_context_t *ctx, const zero_narrow_product_t *product);
-bool zero_cuda_adds_gated_adapters(const zero_model_context_t *ctx, size_t rank, size_t width);
-zero_status_t zero_cuda_gated(zero_model_context_t *ctx, const zero_gated_adapters_t *adapters, void *y,
-                              const void *gate_up, size_t n_rows, size_t width);
-zero_status_t zero_cuda_gated_backward(zero_model_context_t *ctx, const zero_gated_adapters_t *adapters, void *dgate_up,
-                                       void *y, const void *dy, const void *gate_up, size_t n_rows, size_t width);
+bool zero_cuda_fuses_adapters(const zero_model_context_t *ctx, size_t rank, size_t width);
+zero_status_t zero_cuda_gated_adapters(zero_model_context_t *ctx, bool is_gelu, const zero_gated_adapters_t *adapters,
+                                       void *y, const void *gate_up, size_t n_rows, size_t width);
+zero_status_t zero_cuda_gated_adapters_backward(zero_model_context_t *ctx, bool is_gelu,
+                                                const zero_gated_adapters_t *adapters, void *dgate_up, void *y,
+                                                const void *dy, const void *gate_up, size_t n_rows, size_t width);
 
 /* ---- attention/attention_cuda.c ---- */
 

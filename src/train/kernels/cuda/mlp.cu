@@ -9,6 +9,7 @@
 #include "train/kernels/cuda/maximum.cuh"
 
 #define THREADS 256
+
 template <typename T, int N, typename MAXIMUM>
 static __global__ void __launch_bounds__(THREADS) gelu(T *y, const T *x, size_t n_packs, MAXIMUM maximum)
 {
