@@ -395,7 +395,8 @@ def tuned(case):
             ok = case.dry_run or texts["train.fp8=linear"] == texts["lora.base=fp8 train.fp8=linear"]
             case.claim(ok, f"{name}, {title}: products in fp8 are the same of either base")
             near_the_cpu(case, f"{name}, {title}", train)
-            # On one H200 the first ten losses were 7e-5 apart at most, of pairs 1.2e-3.
+            # On one H200 the first ten losses were 7e-5 apart at most, of pairs 1.2e-3. Adapters of gate and up that are
+            # exchanged make 4e-3 of the former, those that are left out 4.5e-3 (tried on a CPU).
             near_fp32(case, f"{name}, {title}", texts[""], 5e-3 if what else 3e-4, train)
 
 
