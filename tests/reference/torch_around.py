@@ -313,6 +313,66 @@ def extra_state(comm, claim, device):
     sharded.close()
 
 
+class Tied(torch.nn.Module):
+    """As in transformers' T5, `shared` has the embedding's weight, first, and is never called."""
+
+    def __init__(self):
+        super().__init__()
+        torch.manual_seed(16)
+        self.shared, self.embed, self.head = torch.nn.Embedding(7, 3), torch.nn.Embedding(7, 3), Extra(3, 7)
+        self.embed.weight = self.shared.weight
+        self.register_buffer("count", torch.zeros(1))
+
+    def forward(self, x):
+        return self.head(self.embed(x))
+
+
+def tied_outside_units(comm, claim, device):
+    """The weight of a module that no unit has is that of the unit it is tied to."""
+    x = torch.arange(7, device=device)
+    for kind in ("trained", "frozen"):
+        plain, net = Tied().to(device), Tied().to(device)
+        for each in (plain, net):
+            each.shared.weight.requires_grad_(kind == "trained")
+        sgd = torch.optim.SGD([value for value in plain.parameters() if value.requires_grad], 0.1)
+        torch.nn.functional.cross_entropy(plain(x), x).backward()
+        sgd.step()
+        sharded = libzero.torch.Sharded(comm, net, [net.embed, net.head], optimizer=libzero.SGD, momentum=0.0,
+                                        weight_decay=0.0, grad_clip=0.0)
+        with sharded.micro_step():
+            sharded.backward(torch.nn.functional.cross_entropy(net(x), x) / comm.size)
+        sharded.step(0.1)
+        state, wanted = sharded.state_dict(), plain.state_dict()
+        del wanted["head._extra_state"], state["head._extra_state"]
+        far = distance(state, {name: value.cpu() for name, value in wanted.items()})
+        claim(f"a {kind} weight that a module in no unit has, too, is in state_dict under both names, torch's: {far:.1e}",
+              far < 1e-6 and torch.equal(state["shared.weight"], state["embed.weight"]))
+        doubled = {name: 2 * value + 1 for name, value in state.items()} | {"head._extra_state": {"seen": 1}}
+        sharded.load_state_dict(doubled)
+        claim("... and load_state_dict sets it",
+              all(torch.equal(value, doubled[name]) for name, value in sharded.state_dict().items() if name in state))
+        claim("... which is computed with in its unit only",
+              raises("shared.weight is used outside its unit", lambda net=net: net.shared(x)))
+        if kind == "trained":
+            loads_all_or_nothing(claim, sharded, state)
+        sharded.close()
+
+
+def loads_all_or_nothing(claim, sharded, state):
+    before, good = sharded.state_dict(), state | {"head._extra_state": {"seen": 1}}
+    for what, spoilt in (("a value on the meta device", {"count": torch.empty(1, device="meta")}),
+                         ("a value that is no tensor", {"count": 1.0}),
+                         ("what set_extra_state refuses", {"head._extra_state": {}})):
+        try:
+            sharded.load_state_dict(good | spoilt)
+            refused = False
+        except (ValueError, KeyError):
+            refused = True
+        after = sharded.state_dict()
+        claim(f"a state_dict with {what} is refused, and nothing of it is loaded",
+              refused and all(torch.equal(after[name], before[name]) for name in state))
+
+
 def raises(text, function):
     try:
         function()

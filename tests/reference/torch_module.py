@@ -742,6 +742,7 @@ def run_on_ranks(folder, what):
     torch_around.flattened(comm, claim, DEVICE)
     torch_around.shared_frozen(comm, claim, DEVICE)
     torch_around.extra_state(comm, claim, DEVICE)
+    torch_around.tied_outside_units(comm, claim, DEVICE)
     half_precision(comm, claim)
     compiled(comm, claim)
     given_away(comm, claim)

@@ -166,8 +166,12 @@ class Sharded:
         self.engine.init_parameters()
         self._waiting = [name for name, parameter in parameters.items() if parameter.is_meta]
         self._set_all({self._ids[id(each)]: each for each in parameters.values() if not each.is_meta})
+        for part in self.net.modules():  # also those in no unit that have a unit's parameter, such as T5's `shared`
+            for attribute, parameter in part._parameters.items():
+                if parameter is not None:
+                    part._parameters[attribute] = self.placeholders[self._ids[id(parameter)]]
         for unit in self._units:
-            unit.hide()
+            unit.list_recurrent()
         for name, parameter in parameters.items():
             if type(parameter) is torch.nn.Parameter and (parameter.requires_grad or parameter.is_meta):
                 Former.make_of(name, parameter, self._device)
@@ -461,34 +465,36 @@ class Sharded:
 
     def load_state_dict(self, state):
         """Sets weights and buffers to those of a whole state_dict, which every rank gives. Weights are rank 0's;
-        moments stay. [collective]"""
+        moments stay. What is refused changes none. [collective]"""
         own = self.net.state_dict(keep_vars=True)
         by_id = {id(placeholder): tensor for tensor, placeholder in enumerate(self.placeholders)}
         differ = sorted(set(own) ^ set(state))
         if differ:
             raise KeyError(f"{differ[0]} is {'not ' * (differ[0] in own)}in the state_dict that is loaded, "
                            f"{'but ' if differ[0] in own else 'and not '}in the module")
-        extra = {name for name in own if name.rpartition(".")[2] == "_extra_state"}  # of any type: torch's get_extra_state
-        for name, value in own.items():
-            if name not in extra and tuple(value.shape) != tuple(state[name].shape):
+        extra = [name for name in own if name.rpartition(".")[2] == "_extra_state"]  # of any type: torch's get_extra_state
+        tensors = {name: value for name, value in own.items() if name not in extra}
+        for name, value in tensors.items():
+            if not isinstance(state[name], torch.Tensor) or state[name].is_meta:
+                raise ValueError(f"{name} is no tensor with data in the state_dict that is loaded")
+            if tuple(value.shape) != tuple(state[name].shape):
                 raise ValueError(f"{name} has shape {tuple(value.shape)}, not {tuple(state[name].shape)}")
-        weights = {name: state[name] for name, value in own.items() if id(value) in by_id}
+        weights = {name: state[name] for name, value in tensors.items() if id(value) in by_id}
+        buffers = {name: value.data for name, value in tensors.items() if name not in weights}
         bad = None
         if self._comm.rank == 0:
             bad = next((name for name, value in weights.items() if not bool(torch.isfinite(value.float()).all())), None)
         if not self._comm.agree(bad is None):
             raise ValueError(f"{bad or 'a weight of rank 0'} is not finite in fp32: nothing is loaded")
-        self._set_all({by_id[id(own[name])]: value for name, value in weights.items()})
-        for name, value in own.items():
-            if name in extra:
-                self.net.get_submodule(name.rpartition(".")[0]).set_extra_state(state[name])
-            elif id(value) in by_id:
-                continue
-            elif value.is_meta:
+        for name in extra:  # first: a module may refuse it
+            self.net.get_submodule(name.rpartition(".")[0]).set_extra_state(state[name])
+        for name, value in buffers.items():
+            if value.is_meta:
                 path, _, attribute = name.rpartition(".")
                 self.net.get_submodule(path)._buffers[attribute] = state[name].detach().to(self._device, copy=True)
             else:
-                value.detach().copy_(state[name])
+                value.copy_(state[name].detach())
+        self._set_all({by_id[id(own[name])]: value for name, value in weights.items()})
         self._waiting.clear()
 
     def set_group(self, name, **settings):
