@@ -8,6 +8,7 @@ The transformer has tied embeddings, a block that is used twice, a frozen block 
 that a module returns as a view of its parameter, and a block that recomputes. A step has 6 micro-batches.
 """
 
+import io
 import os
 import subprocess
 import sys
@@ -509,7 +510,9 @@ def misuse(comm, claim):
     claim("a parameter outside its unit computes nothing",
           all(raises(RuntimeError, "0.weight is used outside its unit", use) for use in (
               lambda: x @ net[0].weight, lambda: functional.linear(x, net[0].weight), lambda: net[0].weight.data + 1,
-              lambda: net[0].weight.T, net.double, net.state_dict)) and net[0].weight.shape == (3, 3))
+              lambda: net[0].weight.T, net.double, lambda: net[0].weight.detach() + 1,
+              lambda: torch.save(net.state_dict(), io.BytesIO()))) and net[0].weight.shape == (3, 3))
+    claim("net.state_dict() has the names", list(net.state_dict()) == list(sharded.state_dict()))
     claim("net.load_state_dict is refused", raises(RuntimeError, "use Sharded.load_state_dict", net.load_state_dict,
                                                    sharded.state_dict()))
 

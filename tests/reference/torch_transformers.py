@@ -11,6 +11,7 @@ import subprocess
 import sys
 import tempfile
 
+import peft
 import torch
 import transformers
 
@@ -89,6 +90,27 @@ def generate(model):
     return model.generate(tokens(7, 7)[:, :5], max_new_tokens=12, do_sample=False, pad_token_id=0)
 
 
+def adapters(comm, claim, folder):
+    """PEFT saves the head that modules_to_save copies, too."""
+    torch.manual_seed(2)
+    model = peft.get_peft_model(make(LLAMA), peft.LoraConfig(r=4, target_modules=["q_proj"], modules_to_save=["lm_head"]))
+    sharded = libzero.torch.Sharded(comm, model, units(model.get_base_model()), stage=3)
+    with sharded.micro_step():
+        sharded.backward(loss_of(model, 0, comm.rank))
+    sharded.step(LR)
+    with sharded.evaluation():
+        loss = float(loss_of(model, 99, 0))
+    state = sharded.state_dict(root=0)
+    if comm.rank == 0:
+        model.save_pretrained(f"{folder}/adapter", state_dict=state)
+    comm.barrier()
+    plain = peft.PeftModel.from_pretrained(make(LLAMA), f"{folder}/adapter")
+    with torch.no_grad():
+        before, after = float(loss_of(make(LLAMA), 99, 0)), float(loss_of(plain, 99, 0))
+    claim("adapters and a head of modules_to_save, saved by PEFT's save_pretrained(state_dict=), have the same loss",
+          before != after == loss)
+
+
 def run_on_ranks(folder):
     torch.set_num_threads(1)
     comm = libzero.Comm()
@@ -138,6 +160,7 @@ def run_on_ranks(folder):
         far, n_passes = distance(numbers, wanted), N_STEPS * N_MICRO // comm.size
         claim(f"llama, gradient_checkpointing_enable, use_reentrant={reentrant}: a layer runs {len(calls)} times in {n_passes} "
               f"passes, losses and norms within 2e-6: {far:.1e}", far < 2e-6 and len(calls) == 2 * n_passes)
+    adapters(comm, claim, folder)
     if comm.rank == 0:
         print("done")
 

@@ -45,6 +45,8 @@ class Absent(torch.nn.Parameter):
                 result = function(*args, **(kwargs or {}))
             if not isinstance(result, torch.Tensor):
                 return result
+        if function == torch.Tensor.detach:  # by nn.Module.state_dict, of which PEFT takes the keys
+            return cls.of(args[0].libzero_name, args[0].shape, args[0].dtype, False, args[0].libzero_device)
         absent = next(arg for arg in tree_flatten((args, kwargs))[0] if isinstance(arg, cls))
         raise RuntimeError(f"{absent.libzero_name} {absent.why}")
 
