@@ -401,6 +401,24 @@ class Listed(torch.nn.Module):
         return x @ self.weights[0] if self.uses_list else x
 
 
+def hooks_with_parameters(comm, claim, device):
+    """The old spectral_norm computes a Linear's weight in a hook of its own."""
+    def make(wrap):
+        torch.manual_seed(17)
+        return torch.nn.Sequential(wrap(torch.nn.utils.spectral_norm(torch.nn.Linear(DIM, DIM))), torch.nn.Linear(DIM, 1))
+
+    plain, nets = make(torch.nn.Sequential).to(device), [make(wrap).to(device) for wrap in (torch.nn.Sequential, lambda part: part)]
+    wrapped, bare = (libzero.torch.Sharded(comm, net, list(net)) for net in nets)
+    wanted = by_torch(plain, device, no_context)
+    far = distance(by_libzero(comm, wrapped, device, no_context)[0], wanted)
+    claim(f"a hook that uses parameters, within a unit, has torch's gradients: {far:.1e}", far < 1e-6)
+    claim("... of a unit's own module: refused with the remedy", raises(
+        "0.weight_orig is used outside its unit, where libzero holds it: list the module that uses it in `units`; if a hook of "
+        "a unit's own module does, put that module into another", lambda: by_libzero(comm, bare, device, no_context)))
+    wrapped.close()
+    bare.close()
+
+
 def refusals(comm, claim, device):
     """What would have no effect, or another than in torch."""
     def make():

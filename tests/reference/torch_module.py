@@ -742,6 +742,7 @@ def run_on_ranks(folder, what):
         torch_around.contexts(comm, claim, stage, DEVICE)
         torch_around.recurrent(comm, claim, stage, DEVICE)
     torch_around.refusals(comm, claim, DEVICE)
+    torch_around.hooks_with_parameters(comm, claim, DEVICE)
     torch_around.flattened(comm, claim, DEVICE)
     torch_around.shared_frozen(comm, claim, DEVICE)
     torch_around.extra_state(comm, claim, DEVICE)
