@@ -65,7 +65,8 @@ BY_LAYERS = ("olmo3", "gemma3_text")  # whose layers with a window rotate otherw
 FULLY_ROTARY = (*ONE_ROPE, *BY_LAYERS)
 ROTARY, QWEN = (*FULLY_ROTARY, "phi3"), ("qwen2", "qwen3")
 ALL = ("gpt2", *ROTARY)
-MISTRALS, PLAIN = ("mistral", "ministral"), ("llama", "seed_oss", "phi3", "granite", G4, "olmo2")
+MISTRALS, WINDOWLESS = ("mistral", "ministral"), ("llama", "seed_oss", "granite", G4, "olmo2")
+PLAIN = (*WINDOWLESS, "phi3")
 TIED = ("smollm3", "gemma3_text")
 EIGHT_PAIRS = ("llama", "mistral", "qwen2", "ministral", "smollm3", "phi3", "granite", G4, "olmo2")  # the others' heads are wider
 GONE = object()  # the key is not in the file
@@ -196,7 +197,7 @@ CASES = [
     (("smollm3",), "moves", {"use_sliding_window": True, "sliding_window": 20, "layer_types": GONE}),
     (("smollm3",), "moves", {"layer_types": [WINDOW, FULL, FULL, WINDOW], "use_sliding_window": True, "sliding_window": 20}),
     (("smollm3",), "refused", {"layer_types": [WINDOW, FULL, FULL, WINDOW], "sliding_window": None}),
-    (("llama", "seed_oss", "granite", G4, "olmo2"), "harmless", {"sliding_window": 20}), (PLAIN, "harmless", {"layer_types": [FULL, FULL]}),
+    (WINDOWLESS, "unknown", {"sliding_window": 20}), (PLAIN, "harmless", {"layer_types": [FULL, FULL]}),
     (PLAIN, "refused", {"layer_types": [FULL, WINDOW], "sliding_window": 20}),
     # ---- what no class knows
     (ALL, "unknown", {"attention_sinks": 4}), (("llama",), "unknown", {"use_sliding_window": True}),
@@ -232,7 +233,7 @@ def table_keys(family):
     source = (pathlib.Path(__file__).parents[2] / "src/train/hub/hf_keys.c").read_text()
     sets = {"EVERY": set(ALL), "ROTARY": set(ROTARY), "GPT2": {"gpt2"}, "MISTRAL": {"mistral"}, "QWEN2": {"qwen2"},
             "QWEN3": {"qwen3"}, "MINISTRAL": {"ministral"}, "SMOLLM3": {"smollm3"}, "PHI3": {"phi3"}, "SEED_OSS": {"seed_oss"},
-            "GRANITE": {"granite"}, "GRANITE4": {G4}, "OLMO2": {"olmo2"}, "OLMO3": {"olmo3"}, "GEMMA3": {"gemma3_text"}, "FULLY_ROTARY": set(FULLY_ROTARY)}
+            "GRANITE": {"granite"}, "GRANITE4": {G4}, "OLMO2": {"olmo2"}, "OLMO3": {"olmo3"}, "GEMMA3": {"gemma3_text"}, "FULLY_ROTARY": set(FULLY_ROTARY), "WINDOWED": set(ROTARY) - set(WINDOWLESS)}
     rows = re.findall(r'^    \{"([^"]+)", ([A-Z0-9_ |]+), (ANY|READ|ONE|SAME),', source, re.M)
     assert len(rows) > 90, len(rows)
     return {key: use for key, names, use in rows if family in set().union(*(sets[n] for n in names.split(" | ")))}

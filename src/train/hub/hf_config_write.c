@@ -147,7 +147,8 @@ static void write_layers(json_t **json, const model_options_t *model)
     const hf_family_t *family = &hf_families[model->arch];
     const bool has_idle_window = model->arch == ARCH_MINISTRAL && n_windows == 0;
     const int64_t window = has_idle_window ? family->window : model->window;
-    zero_json_set(json, "sliding_window", n_windows > 0 || has_idle_window ? json_integer(window) : json_null());
+    if (family->windows != HF_NO_WINDOWS)
+        zero_json_set(json, "sliding_window", n_windows > 0 || has_idle_window ? json_integer(window) : json_null());
     if (family->windows != HF_ALL_WINDOWS || has_idle_window || (n_windows > 0 && n_windows < model->layers))
         zero_json_set(json, "layer_types", json_incref(types));
     if (family->windows == HF_UPPER_WINDOWS || model->arch == ARCH_SMOLLM3)

@@ -34,6 +34,7 @@ enum {
     FULLY_ROTARY = OF(ARCH_LLAMA) | MISTRAL | QWEN2 | QWEN3 | MINISTRAL | SMOLLM3 | GRANITE | GRANITE4 | OLMO2 | OLMO3 |
                    GEMMA3 | SEED_OSS,
     ROTARY = FULLY_ROTARY | PHI3,
+    WINDOWED = MISTRAL | QWEN2 | QWEN3 | MINISTRAL | SMOLLM3 | PHI3 | OLMO3 | GEMMA3,
     EVERY = GPT2 | ROTARY,
 };
 
@@ -58,7 +59,7 @@ static const rule_t RULES[] = {
     {"rope_parameters", ROTARY, READ, NULL, false},
     {"max_position_embeddings", ROTARY, READ, NULL, false}, /* of llama3's scaling, if that has none of its own */
     {"layer_types", ROTARY, READ, NULL, false},
-    {"sliding_window", ROTARY, READ, NULL, false},
+    {"sliding_window", WINDOWED, READ, NULL, false},
     {"use_sliding_window", QWEN2 | QWEN3 | SMOLLM3, READ, NULL, false},
     {"max_window_layers", QWEN2 | QWEN3, READ, NULL, false},
     {"sliding_window_pattern", GEMMA3, READ, NULL, false},
