@@ -191,14 +191,14 @@ static zero_status_t take_window(const hf_config_t *config, int64_t n_windows)
 }
 
 /* Checks that no sequence is longer than longrope's original length, behind which all positions are rotated otherwise.
- */
+ * generate takes what is left, and merge and export compute with no sequence. */
 static zero_status_t check_longest(const hf_config_t *config)
 {
     model_options_t *model = &config->options->model;
     int64_t seq_len = model->seq_len;
     if (model->rope != ROPE_LONGROPE)
         return ZERO_OK;
-    if (seq_len == 0 && !options_generate(config->options)) /* which takes what is left */
+    if (seq_len == 0 && !options_generate(config->options) && !options_write_model(config->options))
         seq_len = OPTIONS_SEQ_LEN;
     model->longest = model->rope_original;
     if (seq_len <= model->longest)

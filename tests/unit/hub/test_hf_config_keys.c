@@ -84,13 +84,14 @@ START_TEST(the_windows_of_some_layers_are_taken)
 }
 END_TEST
 
-/* What a generated text may grow to is left to zerotrain generate. */
+/* What a generated text may grow to is left to zerotrain generate; merge and export compute with no text. */
 START_TEST(sequences_end_where_longrope_changes)
 {
     static const char more[] = ", \"original_max_position_embeddings\": 64, \"rope_scaling\": {\"type\": \"su\", "
                                "\"short_factor\": [1.5], \"long_factor\": [2.0]}";
     write_member("phi3", more);
-    options.command = COMMAND_GENERATE;
+    options.command = (int[]){COMMAND_GENERATE, COMMAND_MERGE, COMMAND_EXPORT}[_i];
+    options.model.seq_len = 0;
     expect_ok();
     ck_assert_int_eq(options.model.longest, 64);
     ck_assert_int_eq(options.model.rope, ROPE_LONGROPE);
@@ -481,7 +482,7 @@ static Suite *suite(void)
     tcase_set_timeout(tc, 30);
     tcase_add_loop_test(tc, the_windows_of_some_layers_are_taken, 0, 24);
     tcase_add_loop_test(tc, the_window_of_mistral_is_taken, 0, 4);
-    tcase_add_test(tc, sequences_end_where_longrope_changes);
+    tcase_add_loop_test(tc, sequences_end_where_longrope_changes, 0, 3);
     tcase_add_loop_test(tc, the_scaling_of_positions_is_taken, 0, 5);
     tcase_add_loop_test(tc, layers_with_a_window_may_rotate_otherwise, 0, 5);
     tcase_add_loop_test(tc, a_key_that_changes_what_is_computed_is_refused_by_name, 0,
