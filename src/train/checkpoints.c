@@ -153,12 +153,11 @@ static zero_status_t read_model_files(const options_t *options, const char *sour
                         tokenizer);
 }
 
-zero_status_t checkpoints_open(const options_t *options, zero_comm_t *comm, const data_identity_t *data,
+zero_status_t checkpoints_open(const options_t *options, zero_comm_t *comm, int *lock, const data_identity_t *data,
                                const data_identity_t *val, checkpoints_t *checkpoints)
 {
-    *checkpoints = (checkpoints_t){.options = options, .comm = comm, .data = *data, .first_step = 1};
+    *checkpoints = (checkpoints_t){.options = options, .comm = comm, .lock = lock, .data = *data, .first_step = 1};
     ZERO_TRY(run_directory_check(options, comm));
-    ZERO_TRY(run_directory_lock(options->checkpoint.dir, comm, &checkpoints->lock));
     if (options->resume)
         ZERO_TRY(resume(checkpoints));
     ZERO_TRY(find_best(checkpoints, val));
@@ -182,9 +181,9 @@ zero_status_t checkpoints_prepare(checkpoints_t *checkpoints, const zero_model_t
     const options_t *o = checkpoints->options;
     uint64_t n_bytes = 0;
     signal(SIGPIPE, SIG_IGN); /* who reads the log may go: that costs no training */
+    ZERO_TRY(run_directory_make(o, checkpoints->comm, checkpoints->lock));
     if (o->checkpoint.dir[0])
         ZERO_TRY(zero_save_prepare(checkpoints->comm, o->checkpoint.dir));
-    ZERO_TRY(run_directory_lock(o->checkpoint.dir, checkpoints->comm, &checkpoints->lock)); /* it may be new */
     if (o->checkpoint.best) {
         char directory[BEST_MAX_PATH];
         best_directory(o->checkpoint.dir, directory);
@@ -436,5 +435,4 @@ void checkpoints_close(checkpoints_t *checkpoints)
     free(checkpoints->model_config);
     checkpoints->model_config = NULL;
     model_files_free(&checkpoints->model_files);
-    run_directory_unlock(&checkpoints->lock);
 }

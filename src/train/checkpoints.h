@@ -26,7 +26,7 @@ typedef struct checkpoints {
     int64_t sequences_before;   /* by all ranks in the steps before it */
     int64_t last_saved;         /* step; 0: none */
     memory_schedule_t schedule; /* of checkpoints in memory */
-    int lock;                   /* of checkpoint.dir, on rank 0: run_directory_lock; 0: none */
+    int *lock;                  /* the caller's, of checkpoint.dir: run_directory_lock */
     best_checkpoint_t best;
 } checkpoints_t;
 
@@ -40,11 +40,12 @@ typedef struct checkpoints_found {
 /* Looks for checkpoints of this run. Opens none. [collective] */
 zero_status_t checkpoints_find(const checkpoint_options_t *options, zero_comm_t *comm, checkpoints_found_t *found);
 /* Opens and checks the checkpoint that --resume names, if it is given, and compares it with this run (resume_check.h).
- * data, val: of this run. Changes nothing. [collective] */
-zero_status_t checkpoints_open(const options_t *options, zero_comm_t *comm, const data_identity_t *data,
+ * lock: the caller's, of checkpoint.dir; 0 if that was not there. data, val: of this run. Changes nothing.
+ * [collective] */
+zero_status_t checkpoints_open(const options_t *options, zero_comm_t *comm, int *lock, const data_identity_t *data,
                                const data_identity_t *val, checkpoints_t *checkpoints);
-/* Makes sure that [checkpoint] dir can be written and that memory_dir has room for the model, and removes what killed
- * saves have left there. Called when it is certain that the run begins. [collective] */
+/* Makes sure that [checkpoint] dir is locked and can be written and that memory_dir has room for the model, and removes
+ * what killed saves have left there. Called when it is certain that the run begins. [collective] */
 zero_status_t checkpoints_prepare(checkpoints_t *checkpoints, const zero_model_t *model);
 /* Reports, before the first step, that nothing will be saved or that checkpoints of an earlier run are there. */
 void checkpoints_report(const checkpoints_t *checkpoints);

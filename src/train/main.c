@@ -22,6 +22,7 @@
 #include "train/report/process.h"
 #include "train/report/report.h"
 #include "train/run.h"
+#include "train/run_directory.h"
 #include "train/text/evaluate.h"
 #include "train/text/generate.h"
 
@@ -151,6 +152,7 @@ static zero_status_t merge(options_t *options, zero_comm_t *comm)
 
 static zero_status_t run(options_t *options, zero_comm_t *comm, loop_end_t *end)
 {
+    int lock = 0;
     ZERO_TRY(options_compare(options, comm));
     if (options->command == COMMAND_REPORT)
         return report_agree(comm, zero_comm_rank(comm) == 0 ? page_write(&options->report) : ZERO_OK);
@@ -158,6 +160,8 @@ static zero_status_t run(options_t *options, zero_comm_t *comm, loop_end_t *end)
         return calibrate(options, comm);
     if (options_write_model(options))
         return merge(options, comm);
+    if (options->command == COMMAND_TRAIN && !options->plan) /* the run before may be saving its last checkpoint */
+        ZERO_TRY(run_directory_lock(options->checkpoint.dir, comm, &lock));
     ZERO_TRY(find_checkpoint(options, comm));
     ZERO_TRY(report_agree(comm, find_model(options)));
     ZERO_TRY(options_compare(options, comm));
@@ -172,7 +176,9 @@ static zero_status_t run(options_t *options, zero_comm_t *comm, loop_end_t *end)
     if (options->command == COMMAND_EVALUATE)
         return evaluate(options, comm);
     ZERO_TRY(fit_choose_auto(options, comm));
-    return loop_run(options, comm, end);
+    zero_status_t status = loop_run(options, comm, &lock, end);
+    run_directory_unlock(&lock);
+    return status;
 }
 
 /* Returns the exit code. A run that a signal stopped has its own code if it was saved, so that a batch script can tell

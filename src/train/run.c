@@ -175,7 +175,7 @@ static zero_status_t open_checkpoints(run_t *run)
     data_identity_t data, val;
     ZERO_TRY(compare_data(run, "train", o->data.train, run->train, &data));
     ZERO_TRY(compare_val(run, &val));
-    ZERO_TRY(checkpoints_open(run->session.options, run->session.comm, &data, &val, &run->checkpoints));
+    ZERO_TRY(checkpoints_open(o, run->session.comm, run->lock, &data, &val, &run->checkpoints));
     const model_files_t *files = &run->checkpoints.model_files;
     const model_tokenizer_t tokenizer = {files->tokenizer, files->tokenizer_text, files->tokenizer_bytes,
                                          files->vocabulary};
@@ -280,9 +280,9 @@ static zero_status_t set_up(run_t *run, options_t *o, zero_comm_t *comm)
     return ZERO_OK;
 }
 
-zero_status_t run_open(options_t *options, zero_comm_t *comm, run_t *run)
+zero_status_t run_open(options_t *options, zero_comm_t *comm, int *lock, run_t *run)
 {
-    *run = (run_t){.session = {.options = options, .comm = comm}};
+    *run = (run_t){.session = {.options = options, .comm = comm}, .lock = lock};
     run->micro_steps = options_micro_steps(&options->train, zero_comm_size(comm));
     return report_agree(comm, set_up(run, options, comm));
 }
@@ -452,10 +452,10 @@ static loop_end_t end_of(const run_t *run)
     return LOOP_ALL_SKIPPED;
 }
 
-zero_status_t loop_run(options_t *options, zero_comm_t *comm, loop_end_t *end)
+zero_status_t loop_run(options_t *options, zero_comm_t *comm, int *lock, loop_end_t *end)
 {
     run_t run;
-    zero_status_t status = run_open(options, comm, &run);
+    zero_status_t status = run_open(options, comm, lock, &run);
     report_hold_errors(false); /* from here on, ranks fail alone and at any point */
     if (status == ZERO_OK) {
         run_report_start(&run);

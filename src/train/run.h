@@ -32,13 +32,14 @@ typedef struct run {
     int64_t n_counted[2];                 /* targets that count in a queued step, or pairs, by the step's parity */
     int64_t n_done, n_skipped, n_without; /* steps of this run; of those: skipped, and without a target that counts */
     double started_ms;
+    int *lock; /* the caller's, of checkpoint.dir */
 } run_t;
 
 /* ---- run.c: before the first step and after the last ---- */
 
 /* Opens all that the run needs, and what it writes last of all. Sets [train] steps if epochs is given. The caller
- * closes the run, whatever is returned. [collective] */
-zero_status_t run_open(options_t *options, zero_comm_t *comm, run_t *run);
+ * closes the run, whatever is returned. lock: as for checkpoints_open. [collective] */
+zero_status_t run_open(options_t *options, zero_comm_t *comm, int *lock, run_t *run);
 /* Closes files and frees memory. status: how the run went; after a failure peers may be gone. Returns it, or why the
  * trace could not be written. */
 zero_status_t run_close(run_t *run, zero_status_t status);
@@ -79,9 +80,9 @@ typedef enum loop_end {
     LOOP_NOT_LOGGED,  /* a log could not be written, which has been logged; the run was stopped and saved for that */
 } loop_end_t;
 
-/* Trains, evaluates, samples and logs. Sets [train] steps if epochs is given. On ZERO_OK, *end says how the run ended.
- * [collective] */
-zero_status_t loop_run(options_t *options, zero_comm_t *comm, loop_end_t *end);
+/* Trains, evaluates, samples and logs. Sets [train] steps if epochs is given. lock: as for checkpoints_open. On
+ * ZERO_OK, *end says how the run ended. [collective] */
+zero_status_t loop_run(options_t *options, zero_comm_t *comm, int *lock, loop_end_t *end);
 
 /* ---- run info ---- */
 /* What a run says of itself in the first row of metrics that it writes, for those who read them later. */

@@ -5,7 +5,9 @@
 #include <fcntl.h>
 #include <stdint.h>
 #include <stdio.h>
+#include <string.h>
 #include <sys/file.h>
+#include <sys/stat.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -58,6 +60,11 @@ static zero_status_t check_earlier_run(const options_t *options, zero_comm_t *co
                             "another directory, or remove it",
                             directory);
     newest_step_name(found.step, name);
+    if (options->auto_resume) /* which has found nothing there before */
+        return report_error(ZERO_ERROR_IO,
+                            "[checkpoint] dir: another run has made '%s' meanwhile and saved up to %s: start this one "
+                            "again, and it resumes from there",
+                            directory, name);
     return report_error(ZERO_ERROR_USAGE,
                         "[checkpoint] dir: '%s' has checkpoints of an earlier run, up to %s: --resume continues from "
                         "there, --overwrite begins anew and replaces them",
@@ -92,6 +99,27 @@ zero_status_t run_directory_lock(const char *directory, zero_comm_t *comm, int *
 {
     const bool is_wanted = directory[0] && *lock == 0 && zero_comm_rank(comm) == 0;
     return report_agree(comm, is_wanted ? lock_directory(directory, lock) : ZERO_OK);
+}
+
+/* Makes the directory and its parents. If that fails, zero_save_prepare says why. */
+static void make(const char *directory)
+{
+    char path[OPTIONS_MAX_PATH];
+    snprintf(path, sizeof path, "%s", directory);
+    for (char *slash = strchr(path + 1, '/'); slash; slash = strchr(slash + 1, '/')) {
+        *slash = 0;
+        (void)mkdir(path, 0777);
+        *slash = '/';
+    }
+    (void)mkdir(path, 0777);
+}
+
+zero_status_t run_directory_make(const options_t *options, zero_comm_t *comm, int *lock)
+{
+    if (options->checkpoint.dir[0] && zero_comm_rank(comm) == 0)
+        make(options->checkpoint.dir);
+    ZERO_TRY(run_directory_lock(options->checkpoint.dir, comm, lock));
+    return run_directory_check_earlier(options, comm);
 }
 
 void run_directory_unlock(int *lock)

@@ -62,6 +62,7 @@ int fuzz_state(const uint8_t *data, size_t n_bytes)
 {
     options_t options;
     checkpoints_t checkpoints;
+    int lock = 0;
     fuzz_begin();
     zero_engine_t *engine = fuzz_engine();
     fuzz_make_checkpoint();
@@ -69,7 +70,7 @@ int fuzz_state(const uint8_t *data, size_t n_bytes)
     write_manifest();
     set_options(&options);
     const data_identity_t trains_on = {.n_tokens = 1000, .sample = 42};
-    zero_status_t status = checkpoints_open(&options, fuzz_comm(), &trains_on, &trains_on, &checkpoints);
+    zero_status_t status = checkpoints_open(&options, fuzz_comm(), &lock, &trains_on, &trains_on, &checkpoints);
     if (status == ZERO_OK) {
         check_counts(&checkpoints);
         fuzz_begin();

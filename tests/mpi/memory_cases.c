@@ -186,7 +186,8 @@ static unsigned long allocations_of(const options_t *options, zero_comm_t *comm,
     run.stop_after = n_steps;
     allocations_start();
     loop_end_t end;
-    OK(loop_run(&run, comm, &end));
+    int lock = 0;
+    OK(loop_run(&run, comm, &lock, &end));
     return allocations_stop();
 }
 

@@ -113,6 +113,26 @@ START_TEST(two_runs_do_not_save_into_one_directory)
 }
 END_TEST
 
+/* What a start finds is decided when the run before it has ended, which may be saving its first checkpoint. */
+START_TEST(a_start_that_waits_for_the_run_before_resumes_from_what_that_saves)
+{
+    expect_shell("{ $Z --set train.steps=9999999 --set train.eval_every=0 --set checkpoint.best=false "
+                 "--set log.metrics=m cfg.ini 2>log & } && job=$! && trap \"kill -9 $job 2>log\" EXIT && until test -s "
+                 "m; do sleep 0.02; done && { $Z --auto-resume --steps 1 cfg.ini 2>said & } && second=$! && sleep 1 && "
+                 "kill -USR1 $job && wait $second && grep 'resuming after step [0-9]*, from ck/step-' said");
+}
+END_TEST
+
+/* Neither finds a checkpoint, since there is no directory yet. */
+START_TEST(of_two_runs_that_begin_together_one_is_refused)
+{
+    expect_shell("for i in 1 2 3 4 5 6; do rm -rf ck; $Z --set train.eval_every=0 --steps 300 cfg.ini 2>log & job=$!; "
+                 "$Z --set train.eval_every=0 --steps 300 cfg.ini 2>said; codes=$?; wait $job; "
+                 "codes=$codes$?; test $codes = 02 || test $codes = 20 || exit 1; "
+                 "grep -h \"'ck' has checkpoints of an earlier run, up to\" log said || exit 1; done");
+}
+END_TEST
+
 /* A run is killed when it has saved the best, and before its first save in dir. Then it is started as it was. */
 START_TEST(a_run_goes_on_from_a_best_alone)
 {
@@ -217,6 +237,8 @@ static Suite *suite(void)
     tcase_add_test(c, a_best_alone_is_not_replaced_without_a_word);
     tcase_add_loop_test(c, a_best_that_cannot_be_found_is_said, 0, 3);
     tcase_add_loop_test(c, two_runs_do_not_save_into_one_directory, 0, 2);
+    tcase_add_test(c, a_start_that_waits_for_the_run_before_resumes_from_what_that_saves);
+    tcase_add_test(c, of_two_runs_that_begin_together_one_is_refused);
     tcase_add_loop_test(c, a_run_goes_on_from_a_best_alone, 0, 2);
     tcase_add_loop_test(c, a_run_that_continues_elsewhere_replaces_the_best_there, 0, 2);
     tcase_add_test(c, the_lowest_loss_goes_with_the_checkpoint_into_another_directory);
