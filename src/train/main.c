@@ -186,7 +186,7 @@ static zero_status_t run(options_t *options, zero_comm_t *comm, loop_end_t *end)
 static int exit_code_of(zero_status_t status, loop_end_t end, bool auto_resume)
 {
     static const int codes[] = {[LOOP_COMPLETE] = 0,
-                                [LOOP_STOPPED_SAVED] = 3,
+                                [LOOP_STOPPED_SAVED] = STOP_EXIT_CODE,
                                 [LOOP_STOPPED_UNSAVED] = 1,
                                 [LOOP_ALL_SKIPPED] = 1,
                                 [LOOP_NOT_LOGGED] = 1};
@@ -235,6 +235,8 @@ int main(int argc, char **argv)
     zero_status_t parsed = options_parse(argc, argv, &options, &action);
     if (parsed == ZERO_OK && action == OPTIONS_EXIT_OK) /* --help needs no communicator */
         return finish_output(report_exit_code(parsed));
+    if (options.command == COMMAND_TRAIN && !options.plan)
+        stop_at_start();
 
     /* The ranks meet even after a bad configuration: the first rank to exit would end the job before rank 0 has printed
      * the error, and a rank that finds one alone (its host has another file) must print it itself. */

@@ -3,12 +3,16 @@
 
 #include <signal.h>
 #include <stdatomic.h>
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/prctl.h>
+#include <unistd.h>
+
+#include "train/report/report.h"
 
 #define MAX_PHASES 16
 
@@ -78,23 +82,65 @@ static void insist(int number)
     raise(number); /* takes effect when this handler returns */
 }
 
+/* Installs a signal's handler unless the signal is ignored. */
+static void handle(int number, const struct sigaction *action)
+{
+    struct sigaction before;
+    if (sigaction(number, NULL, &before) == 0 && before.sa_handler != SIG_IGN)
+        sigaction(number, action, NULL);
+}
+
 void stop_listen(void)
 {
     for (size_t i = 0; i < N_SIGNALS; i++) {
-        struct sigaction action = {.sa_handler = signals[i].insists ? insist : stop_request, .sa_flags = SA_RESTART},
-                         before;
+        struct sigaction action = {.sa_handler = signals[i].insists ? insist : stop_request, .sa_flags = SA_RESTART};
         sigemptyset(&action.sa_mask);
-        if (sigaction(signals[i].number, NULL, &before) == 0 && before.sa_handler != SIG_IGN)
-            sigaction(signals[i].number, &action, NULL);
+        handle(signals[i].number, &action);
+    }
+}
+
+/* Whether a launcher has started this process. */
+static bool is_launched(void)
+{
+    return getenv("PMIX_RANK") || getenv("PMI_RANK");
+}
+
+static pid_t launcher; /* its daemon on this host; 0: none has started this process */
+
+/* Ends the process. A launcher sends SIGTERM when it ends the job, which is then not a stop, and hands the others on to
+ * every rank, of which one says so. */
+static void end_at_start(int number, siginfo_t *info, void *unused)
+{
+    char line[160];
+    const bool is_handed_on = launcher != 0 && info->si_pid == launcher;
+    (void)unused;
+    held_write();
+    if (held_is_any() || (is_handed_on && number == SIGTERM)) {
+        signal(number, SIG_DFL);
+        raise(number); /* takes effect when this handler returns */
+        return;
+    }
+    char *end = stpcpy(stpcpy(line, "zerotrain: "), stop_signal_name(number));
+    end = stpcpy(end, ": stopped before the first step of this run, so nothing is lost\n");
+    if (!is_handed_on || report_me.rank == 0)
+        (void)!write(STDERR_FILENO, line, (size_t)(end - line));
+    _exit(STOP_EXIT_CODE);
+}
+
+void stop_at_start(void)
+{
+    launcher = is_launched() ? getppid() : 0;
+    for (size_t i = 0; i < N_SIGNALS; i++) {
+        struct sigaction action = {.sa_sigaction = end_at_start, .sa_flags = SA_SIGINFO};
+        sigfillset(&action.sa_mask);
+        handle(signals[i].number, &action);
     }
 }
 
 void stop_with_launcher(void)
 {
-    static const char *const launched[] = {"PMIX_RANK", "PMI_RANK"};
-    for (size_t i = 0; i < sizeof launched / sizeof launched[0]; i++)
-        if (getenv(launched[i]))
-            prctl(PR_SET_PDEATHSIG, SIGTERM);
+    if (is_launched())
+        prctl(PR_SET_PDEATHSIG, SIGTERM);
 }
 
 int stop_requested(void)

@@ -35,6 +35,12 @@ void phases_text(char *text, size_t n_bytes);
  * SIGINT ends the process at once, unless it comes within a second of the first: launcher and batch system often both
  * deliver the same one. */
 
+/* The exit code of a run that a signal has stopped, and that has lost nothing. */
+#define STOP_EXIT_CODE 3
+
+/* Lets a signal end the process at once, with a line and STOP_EXIT_CODE, until stop_listen: there is nothing to save.
+ */
+void stop_at_start(void);
 /* Installs the handlers. A signal that the process was started to ignore (by nohup, or in a shell's background) stays
  * ignored. */
 void stop_listen(void);

@@ -55,6 +55,8 @@ void line_write(bool with_rank, const char *message);
 
 /* Holds a line back. kind: the text that messages of one kind have in common, without the numbers. */
 void held_add(const char *kind, const char *message);
+/* Prints the lines that have not been printed. For signal handlers. */
+void held_write(void);
 /* Returns whether any line is held, printed or not. */
 bool held_is_any(void);
 /* Returns hashes of the lines that have not been printed: of their kinds, and of their texts; 0 if there is none. They

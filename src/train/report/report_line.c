@@ -98,9 +98,8 @@ void held_forget(void)
     alarm(0);
 }
 
-static void on_signal(int number)
+void held_write(void)
 {
-    int error = errno;
     size_t begin, end = take_held(&begin);
     while (begin < end) {
         ssize_t n = write(STDERR_FILENO, held.text + begin, end - begin);
@@ -108,6 +107,12 @@ static void on_signal(int number)
             break;
         begin += n > 0 ? (size_t)n : 0;
     }
+}
+
+static void on_signal(int number)
+{
+    int error = errno;
+    held_write();
     errno = error;
     if (number == SIGALRM)
         return;

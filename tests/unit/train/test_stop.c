@@ -23,8 +23,8 @@ static const char MEET_SCRIPT[] = "rank=" SUPPORT_RANK "\n"
                                   "echo $$ > pid.${rank:-0}\n"
                                   "exec \"$@\"\n";
 
-/* stop.sh HOW RANKS ZEROTRAIN [OPTIONS]: starts a run, runs HOW after 3 steps, and waits for the run's end. $job in HOW
- * is the process id of mpirun (or of the rank itself without mpirun). */
+/* stop.sh HOW RANKS ZEROTRAIN [OPTIONS]: starts a run, runs HOW after 3 steps, or when it reads long.bin, and waits for
+ * the run's end. $job in HOW is the process id of mpirun (or of the rank itself without mpirun). */
 static const char STOP_SCRIPT[] =
     "export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 OMP_NUM_THREADS=1\n"
     "how=$1; ranks=$2; shift 2\n"
@@ -34,7 +34,8 @@ static const char STOP_SCRIPT[] =
     "*) start=\"mpirun --oversubscribe --bind-to none -n $ranks sh meet.sh\" ;;\n"
     "esac\n"
     "env --default-signal=INT $start \"$@\" cfg.ini & job=$!\n" /* which sh lets what is behind & ignore */
-    "until [ -s m.jsonl ] && [ $(wc -l < m.jsonl) -ge 3 ]; do sleep 0.05; done\n"
+    "reads() { readlink /proc/$(cat pid.0)/fd/* | grep -q long.bin; } 2>/dev/null\n"
+    "until [ -s m.jsonl ] && [ $(wc -l < m.jsonl) -ge 3 ] || reads; do sleep 0.05; done\n"
     "eval \"$how\"\n"
     "begin=$(date +%s)\n"
     "wait $job; code=$?\n"
@@ -190,6 +191,26 @@ END_TEST
 
 /* ---- not saved, not at all, at once ---- */
 
+/* The tokens are checked for a minute or more before the first step. */
+START_TEST(a_signal_before_the_first_step_ends_all_at_once_with_one_line)
+{
+    static const struct {
+        const char *how, *ranks, *signal_name;
+    } stops[] = {{"kill -TERM $job", "alone", "SIGTERM"},
+                 {"kill -USR1 $job", "2", "SIGUSR1"},
+                 {"kill -HUP $(cat pid.1)", "2", "SIGHUP"}};
+    char path[512], line[128];
+    write_file("long.bin", "");
+    snprintf(path, sizeof path, "%s/long.bin", root);
+    ck_assert_int_eq(truncate(path, INT64_C(400) << 30), 0);
+    int exit_code = stop(stops[_i].how, stops[_i].ranks, "--set data.train=long.bin --set data.format=uint32");
+    ck_assert_msg(exit_code == 3, "exit code %d\n%s%s", exit_code, output.out, support_tail(output.err));
+    snprintf(line, sizeof line, "zerotrain: %s: stopped before the first step of this run", stops[_i].signal_name);
+    ck_assert_msg(strstr(output.err, line) && support_count(output.err, "zerotrain: ") == 1, "%s", output.err);
+    ck_assert_int_eq(support_run(NULL, RUN_LIMIT_S, "cd %s && test ! -e ck", root), 0);
+}
+END_TEST
+
 START_TEST(a_stop_without_a_directory_says_that_nothing_is_saved)
 {
     int exit_code = stop("kill -TERM $(cat pid.0)", _i ? "2" : "alone", "--set checkpoint.dir=");
@@ -232,6 +253,7 @@ static Suite *suite(void)
     tcase_add_test(tc, two_signals_to_two_ranks_are_one_stop);
     tcase_add_loop_test(tc, the_launcher_turns_sigterm_and_ctrl_c_into_a_stop, 0, 2);
     tcase_add_test(tc, mpirun_that_is_terminated_leaves_a_checkpoint);
+    tcase_add_loop_test(tc, a_signal_before_the_first_step_ends_all_at_once_with_one_line, 0, 3);
     tcase_add_loop_test(tc, a_stop_without_a_directory_says_that_nothing_is_saved, 0, 2);
     tcase_add_test(tc, a_signal_that_was_ignored_before_is_ignored);
     tcase_add_test(tc, a_second_signal_ends_the_run_at_once);
