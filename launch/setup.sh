@@ -34,6 +34,13 @@ step()
     printf '\n== %s\n' "$1"
 }
 
+# say FORMAT ARGUMENT...: prints to stderr. A line that cannot be written is lost, and ends nothing.
+say()
+{
+    # shellcheck disable=SC2059 # as printf
+    printf "$@" >&2 2>/dev/null || true
+}
+
 # fail REASON WHAT_TO_DO [EXIT_CODE]
 fail()
 {

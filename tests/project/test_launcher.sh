@@ -76,6 +76,23 @@ is_restarted()
 }
 has_a_limit() { launched "1 5 1 0" -np 1 --restarts 1 cfg.ini && [[ $code -eq 5 ]] && n_starts 2; }
 is_plain() { launched "1 0" -np 1 cfg.ini && [[ $code -eq 1 && $starts == "1 cfg.ini" ]]; }
+# A log on a full disk, none at all, and one whose reader has gone.
+needs_no_log()
+{
+    local log restarts=(-np 1 --restarts 1 cfg.ini)
+    for log in full closed gone; do
+        rm -f "$tree/starts" "$scratch/code"
+        printf '1\n0\n' >"$tree/codes"
+        case $log in
+        full) "$tree/launch/zerotrain" "${restarts[@]}" 2>/dev/full ;;
+        closed) "$tree/launch/zerotrain" "${restarts[@]}" 2>&- ;;
+        gone) { "$tree/launch/zerotrain" "${restarts[@]}" 2>&1; echo $? >"$scratch/code"; } | true ;;
+        esac </dev/null || return 1
+        echo "$log"
+        n_starts 2 || return 1
+        [[ ! -e $scratch/code || $(cat "$scratch/code") -eq 0 ]] || return 1
+    done
+}
 refuses()
 {
     launched "0" --restarts many cfg.ini
@@ -234,6 +251,7 @@ claim "--help shows the launcher's options and zerotrain's" shows_the_options_of
 claim "success, mistakes, a saved stop and a state that is not finite are not started again" is_not_restarted
 claim "other ends are, with the same options and --auto-resume, later each time, one line each" is_restarted
 claim "not more often than --restarts says; the exit code is the last one's" has_a_limit
+claim "lines that cannot be written are lost, and nothing else" needs_no_log
 claim "nothing is started again, and nothing resumed, without --restarts" is_plain
 claim "a number that is none is refused with one line, and so is --chat" refuses
 claim "a link to it starts the same" runs_through_a_link
