@@ -131,9 +131,9 @@ int64_t newest_step(const char *directory)
     const bool is_linked = fstatat(dirfd(listing), "latest", &info, AT_SYMLINK_NOFOLLOW) == 0;
     int64_t linked = readlinkat(dirfd(listing), "latest", name, sizeof name - 1) > 0 ? newest_step_named(name) : 0;
     const bool is_there = linked > 0 && fstatat(dirfd(listing), name, &info, AT_SYMLINK_NOFOLLOW) == 0;
-    int64_t step = is_linked && linked == 0 ? INT64_MAX : is_there ? linked : highest_step(listing);
+    const int64_t step = is_linked && linked == 0 ? INT64_MAX : is_there ? linked : highest_step(listing);
     closedir(listing);
-    return step > 0 ? step : linked;
+    return step;
 }
 
 void best_directory(const char *directory, char path[BEST_MAX_PATH])
