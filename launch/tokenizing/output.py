@@ -88,6 +88,10 @@ class Progress:
         os.makedirs(self.folder, exist_ok=True)
         self.lock = lock_folder(self.folder)
         before = read_json(self.state_path)
+        short = [name for name, size in zip(GROWING, before.get("sizes", [])) if self.size_of(name) < size]
+        if before.get("identity") == identity and short:
+            raise Fault("'%s' is shorter than when it was written, so nothing can continue it: remove '%s', and it is "
+                        "begun anew" % (os.path.join(self.folder, short[0]), self.folder))
         if before.get("identity") == identity:
             self.state = before
         elif before:
@@ -96,6 +100,10 @@ class Progress:
         for file, size in zip(self.files, self.state["sizes"]):
             file.truncate(size)
             file.seek(0, os.SEEK_END)
+
+    def size_of(self, name):
+        path = os.path.join(self.folder, name)
+        return os.path.getsize(path) if os.path.exists(path) else 0
 
     def add(self, result):
         starts = []
