@@ -98,6 +98,8 @@ refuses()
     launched "0" --restarts many cfg.ini
     [[ $code -eq 2 && -z $starts && $(wc -l <"$scratch/out") -eq 1 ]] &&
         grep -q -- '--restarts needs a number' "$scratch/out" || return 1
+    launched "0" -np 4294967297 cfg.ini
+    [[ $code -eq 2 && -z $starts ]] && grep -q -- '-np needs a number of ranks' "$scratch/out" || return 1
     local minutes
     for minutes in 0 0.00 . soon 1.5.; do
         launched "0" -np 1 --max-minutes "$minutes" cfg.ini
@@ -132,9 +134,12 @@ starts_on_all_hosts_or_not_at_all()
     [[ $code -eq 0 && $(cut -d' ' -f1 <<<"$starts") == 2 ]] &&
         grep -q 'no answer from node-gone and also-gone: the run starts without' "$scratch/out"
 }
-# The last line has no line feed.
+# Lines may end as on Windows, and the last line has no line feed.
 reads_the_last_line()
 {
+    printf 'localhost slots=2\r\n' >"$scratch/hosts"
+    OMPI_MCA_plm_rsh_agent=$scratch/agent launched "0" --hosts "$scratch/hosts" cfg.ini
+    [[ $code -eq 0 && $(cut -d' ' -f1 <<<"$starts") == 2 ]] || return 1
     printf 'localhost slots = 2 # not slots=8\n\n# others\nnode2 slots=3' >"$scratch/hosts"
     OMPI_MCA_plm_rsh_agent=$scratch/agent launched "0" --hosts "$scratch/hosts" cfg.ini
     grep -q -- '-np 5 ' "$scratch/out" || return 1 # node2 is nowhere, so mpirun may fail
