@@ -117,8 +117,12 @@ static zero_status_t run_generate(options_t *options, zero_comm_t *comm)
     zero_status_t status = generate_read(options, comm, &prompt);
     if (status == ZERO_OK)
         status = resolve(options, comm);
-    if (status == ZERO_OK)
-        status = options->plan ? report_agree(comm, show_plan(options, comm)) : generate(options, comm, &prompt);
+    if (status == ZERO_OK && options->plan)
+        status = report_agree(comm, show_plan(options, comm));
+    else if (status == ZERO_OK)
+        status = fit_check_forward(options, comm);
+    if (status == ZERO_OK && !options->plan)
+        status = generate(options, comm, &prompt);
     prompt_close(&prompt);
     return status;
 }
@@ -173,8 +177,10 @@ static zero_status_t run(options_t *options, zero_comm_t *comm, loop_end_t *end)
     ZERO_TRY(resolve(options, comm));
     if (options->plan)
         return report_agree(comm, show_plan(options, comm));
-    if (options->command == COMMAND_EVALUATE)
+    if (options->command == COMMAND_EVALUATE) {
+        ZERO_TRY(fit_check_forward(options, comm));
         return evaluate(options, comm);
+    }
     ZERO_TRY(fit_choose_auto(options, comm));
     zero_status_t status = loop_run(options, comm, &lock, end);
     run_directory_unlock(&lock);

@@ -465,9 +465,11 @@ static void report_ranks(const fit_t *fit, const fit_point_t *given, const fit_a
 zero_status_t fit_refuse(const fit_t *fit, const fit_point_t *given)
 {
     static const char first[] = "what would fit:", next[] = "or";
-    fit_advice_t advice;
+    fit_advice_t advice = {0};
     fit_unit_t unit = fit_unit_of(given->bytes);
-    ZERO_TRY(fit_advise(fit, given, &advice));
+    const bool is_forward_only = options_are_forward_only(&fit->asked);
+    if (!is_forward_only) /* most that can change does nothing there */
+        ZERO_TRY(fit_advise(fit, given, &advice));
     report("this does not fit; each rank would hold");
     fit_report_memory(&given->memory, false);
     for (int i = 0; i < advice.n_points; i++)
@@ -485,7 +487,9 @@ zero_status_t fit_refuse(const fit_t *fit, const fit_point_t *given)
                  (double)given->memory.pinned_bytes / unit.bytes, unit.name, (double)fit->host_budget / unit.bytes);
     return report_error(ZERO_ERROR_MEMORY, "the plan needs %.2f %s and %.2f %s may be used%s: %s",
                         (double)given->bytes / unit.bytes, unit.name, (double)fit->budget / unit.bytes, unit.name, host,
-                        n_changes > 1    ? "take one of these changes, or a smaller model"
-                        : n_changes == 1 ? "take this change, or a smaller model"
-                                         : "take a smaller model or shorter sequences");
+                        n_changes > 1     ? "take one of these changes, or a smaller model"
+                        : n_changes == 1  ? "take this change, or a smaller model"
+                        : is_forward_only ? "take more ranks at stage 3, a smaller micro_batch or model, or shorter "
+                                            "sequences"
+                                          : "take a smaller model or shorter sequences");
 }

@@ -53,8 +53,8 @@ zero_status_t fit_advise(const fit_t *fit, const fit_point_t *given, fit_advice_
 /* Reports what holds how much of a plan, a line each: as rank 0's, or as this rank's own, with its number. */
 void fit_report_memory(const zero_memory_t *memory, bool is_own);
 
-/* Reports what holds how much of a plan that does not fit, and the advice. Returns ZERO_ERROR_MEMORY, or why there is
- * no advice. */
+/* Reports what holds how much of a plan that does not fit, and, for training, the advice. Returns ZERO_ERROR_MEMORY, or
+ * why there is no advice. */
 zero_status_t fit_refuse(const fit_t *fit, const fit_point_t *given);
 
 #endif

@@ -330,6 +330,50 @@ static zero_status_t check(const options_t *o, const fit_machine_t *machine, uin
     return status;
 }
 
+/* Sets offload_params_ratio to the least share with which a plan of `budget` bytes fits, else to the most. */
+static zero_status_t choose_params_ratio(options_t *o, const fit_machine_t *machine, uint64_t budget)
+{
+    fit_t *fit;
+    fit_point_t point = {0};
+    zero_status_t status = ZERO_OK;
+    ZERO_TRY(fit_create(o, machine, budget, &fit));
+    for (int i = 0; i <= FIT_PARAMS_RATIOS && status == ZERO_OK && !point.fits; i++) {
+        o->zero.offload_params_ratio = (double)i / FIT_PARAMS_RATIOS;
+        const fit_choice_t choice = fit_choice_of(o);
+        status = fit_evaluate(fit, &choice, &point);
+    }
+    fit_destroy(fit);
+    return status;
+}
+
+/* Checks a run that only computes forward. Without a limit libzero finds the least offload in smaller steps. */
+static zero_status_t check_forward_on(options_t *o, zero_comm_t *comm, const zero_device_t *device)
+{
+    uint64_t available;
+    fit_machine_t machine;
+    zero_memory_t planned;
+    options_t resolved = *o;
+    ZERO_TRY(find_machine(o, comm, device, &machine));
+    ZERO_TRY(fit_find_available(comm, device, &available));
+    const uint64_t budget = fit_limited(&o->device, available);
+    if (params_are_auto(o))
+        ZERO_TRY(report_agree(comm, choose_params_ratio(&resolved, &machine, budget)));
+    double *ratio = &resolved.zero.offload_params_ratio;
+    ZERO_TRY(zero_comm_broadcast(comm, ratio, sizeof *ratio, 0));
+    if (o->device.memory > 0.0)
+        o->zero.offload_params_ratio = *ratio;
+    return report_agree(comm, check(&resolved, &machine, budget, &planned));
+}
+
+zero_status_t fit_check_forward(options_t *o, zero_comm_t *comm)
+{
+    zero_device_t *device;
+    ZERO_TRY(report_agree(comm, zero_device_create((zero_device_type_t)o->device.type, comm, &device)));
+    zero_status_t status = check_forward_on(o, comm, device);
+    zero_device_destroy(device);
+    return status;
+}
+
 zero_status_t fit_check(options_t *o, zero_comm_t *comm, const zero_device_t *device, zero_memory_t *planned)
 {
     uint64_t available;

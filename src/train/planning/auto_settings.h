@@ -35,6 +35,10 @@ zero_status_t fit_settle_grads(options_t *options, const fit_machine_t *machine,
  * sums of gradients must leave. [collective] */
 zero_status_t fit_check(options_t *options, zero_comm_t *comm, const zero_device_t *device, zero_memory_t *planned);
 
+/* As fit_check, for a run that only computes forward. Sets offload_params_ratio, if it is auto, to the least that fits
+ * into [device] memory. Opens the device and closes it again. [collective] */
+zero_status_t fit_check_forward(options_t *options, zero_comm_t *comm);
+
 /* If memory ran out although the plan fits (status: ZERO_ERROR_MEMORY), says on this rank what the plan is and who
  * holds the device's memory. Returns status. */
 zero_status_t fit_explain(zero_status_t status, const zero_memory_t *planned, const zero_device_t *device);

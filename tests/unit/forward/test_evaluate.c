@@ -441,6 +441,21 @@ START_TEST(a_plan_has_no_optimizer_and_is_kept_to_in_bf16)
 }
 END_TEST
 
+/* In the words of a training run that does not fit. What would fit of one says nothing of a forward pass. */
+START_TEST(a_limit_of_memory_is_kept)
+{
+    support_output_t output;
+    int code = evaluate(&output, 1, "--set train.micro_batch=8 --set device.memory=0.001");
+    ck_assert_msg(code == 1 && strstr(output.err, "this does not fit; each rank would hold") &&
+                      strstr(output.err, " MiB and 1.02 MiB may be used: ") && !strstr(output.err, "would fit:"),
+                  "exit code %d\n%s", code, output.err);
+    support_output_free(&output);
+    code = evaluate(&output, 1, "--set train.micro_batch=1 --set device.memory=0.001");
+    ck_assert_msg(code == 0, "%s", output.err);
+    support_output_free(&output);
+}
+END_TEST
+
 static const struct {
     const char *arguments, *says;
 } refusals[] = {
@@ -487,6 +502,7 @@ static Suite *suite(void)
     tcase_add_test(c, tokens_of_a_small_vocabulary_are_not_called_bytes);
     tcase_add_test(c, the_text_is_the_same_on_any_number_of_ranks_at_every_stage);
     tcase_add_test(c, a_plan_has_no_optimizer_and_is_kept_to_in_bf16);
+    tcase_add_test(c, a_limit_of_memory_is_kept);
     tcase_add_loop_test(c, mistakes_are_refused_with_a_line, 0, sizeof refusals / sizeof refusals[0]);
     suite_add_tcase(s, c);
     return s;

@@ -296,6 +296,16 @@ START_TEST(mistakes_are_refused_with_a_line)
 }
 END_TEST
 
+START_TEST(a_limit_of_memory_is_kept)
+{
+    support_output_t output;
+    int code = generate_text(&output, 1, "--prompt a --set device.memory=0.001 ck");
+    ck_assert_msg(code == 1 && strstr(output.err, " MiB and 1.02 MiB may be used: "), "exit code %d\n%s", code,
+                  output.err);
+    support_output_free(&output);
+}
+END_TEST
+
 /* ---- what reaches a terminal ---- */
 
 /* Prints the bytes as byte tokens, one a call as generate does; returns what came out. */
@@ -358,6 +368,7 @@ static Suite *suite(void)
     tcase_add_test(program, the_text_is_the_same_on_any_number_of_ranks_at_every_stage);
     tcase_add_test(program, a_text_that_ends_at_the_last_position_says_so);
     tcase_add_test(program, a_text_beyond_the_positions_that_were_trained_says_so);
+    tcase_add_test(program, a_limit_of_memory_is_kept);
     tcase_add_loop_test(program, mistakes_are_refused_with_a_line, 0, sizeof refusals / sizeof refusals[0]);
     tcase_add_test(program, a_tokenizer_that_cannot_be_read_costs_no_run);
     /* Last: they add a file. */
