@@ -98,7 +98,9 @@ static options_t options_of(const fit_t *fit, const variant_t *v)
 static unsigned changes_of(const fit_t *fit, const variant_t *v, const fit_choice_t *given, const fit_choice_t *c)
 {
     const options_t *o = &fit->asked;
-    const bool offloads = offloads_more(fit, v) && (c->offload_ratio > 0.0 || c->params_ratio > 0.0);
+    const bool has_ratio = o->zero.offload != OFFLOAD_NONE && o->zero.offload_ratio != (double)ZERO_OFFLOAD_AUTO;
+    const double ratio = has_ratio ? o->zero.offload_ratio : 0.0; /* of which less may be found to be enough */
+    const bool offloads = offloads_more(fit, v) && (c->offload_ratio != ratio || c->params_ratio > 0.0);
     const bool is_given = o->model.recompute != RECOMPUTE_AUTO;
     /* With recompute = auto the solver may choose to keep what attention gives, but not to drop it. */
     const bool sets_attention = is_given || (o->model.keep_attention && c->recompute == RECOMPUTE_FULL);
