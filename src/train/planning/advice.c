@@ -3,12 +3,10 @@
  */
 #include "train/planning/advice.h"
 
-#include <inttypes.h>
 #include <stdlib.h>
 
 #include "train/options/families.h"
 #include "train/planning/auto_settings.h"
-#include "train/planning/show_fit.h"
 #include "train/report/report.h"
 
 #define MOST_RANKS 1024
@@ -142,7 +140,8 @@ static zero_status_t add_candidates(const fit_t *fit, const variant_t *v, int64_
         const fit_point_t *p = &result->points[i];
         /* A larger micro-batch is no way out, unless fewer micro-steps spare gradients. */
         if (p->fits && (p->choice.micro_batch <= given->micro_batch || !has_smaller || offloads_more(fit, v)))
-            grown[candidates->n++] = (fit_advised_t){*p, changes_of(fit, v, given, &p->choice), sequence_ranks};
+            grown[candidates->n++] =
+                (fit_advised_t){*p, changes_of(fit, v, given, &p->choice), p->choice, sequence_ranks};
     }
     return ZERO_OK;
 }
@@ -206,6 +205,61 @@ static zero_status_t collect_all(const fit_t *fit, const fit_choice_t *given, bo
     return ZERO_OK;
 }
 
+/* ---- as a run does it ---- */
+
+/* Returns the options with what is advised, as they are copied to the command line. */
+static options_t options_with(const options_t *asked, const fit_advised_t *advised)
+{
+    options_t o = *asked;
+    const fit_choice_t *c = &advised->named;
+    const unsigned changes = advised->changes;
+    if (changes & FIT_CHANGES_STAGE)
+        o.zero.stage = c->stage;
+    if (changes & FIT_CHANGES_RECOMPUTE)
+        o.model.recompute = fit_is_mixed(c) ? RECOMPUTE_AUTO : c->recompute;
+    if (changes & FIT_CHANGES_KEEP_ATTENTION)
+        o.model.keep_attention = c->keep_attention;
+    if (changes & FIT_CHANGES_ACTIVATIONS)
+        o.model.offload_activations = (double)ZERO_OFFLOAD_AUTO;
+    if (changes & FIT_CHANGES_SEQUENCES)
+        o.train.sequence_ranks = advised->sequence_ranks;
+    if (changes & FIT_CHANGES_MICRO_BATCH)
+        o.train.micro_batch = c->micro_batch;
+    if (changes & FIT_CHANGES_KEEP)
+        o.zero.keep = c->keep;
+    if (changes & FIT_CHANGES_OFFLOAD) {
+        o.zero.offload = changes & FIT_CHANGES_OFFLOAD_PARAMS ? OFFLOAD_ALL : OFFLOAD_OPTIMIZER;
+        o.zero.offload_ratio = (double)ZERO_OFFLOAD_AUTO;
+    }
+    if (changes & FIT_CHANGES_OFFLOAD_PARAMS)
+        o.zero.offload_params_ratio = (double)ZERO_OFFLOAD_AUTO;
+    if (changes & FIT_CHANGES_UPDATE)
+        o.zero.update = ZERO_UPDATE_IN_BACKWARD;
+    if (changes & FIT_CHANGES_CLIP)
+        o.train.grad_clip = 0.0;
+    if (changes & FIT_CHANGES_OPTIMIZER)
+        o.train.optimizer = ZERO_OPTIMIZER_ADAMW8BIT;
+    return o;
+}
+
+/* Sets what is promised to what a run with these options takes: of what they leave auto it may choose something else
+ * than the candidate, and faster or simpler. */
+static zero_status_t promise(const fit_t *fit, const fit_machine_t *machine, const options_t *asked,
+                             fit_advised_t *advised)
+{
+    const options_t o = options_with(asked, advised);
+    fit_result_t result = {0};
+    fit_t *other;
+    ZERO_TRY(fit_create(&o, machine, fit->budget, &other));
+    other->options.device.type = fit->options.device.type;
+    zero_status_t status = fit_solve(other, &result);
+    if (status == ZERO_OK && result.best >= 0)
+        advised->point = result.points[result.best];
+    free(result.points);
+    fit_destroy(other);
+    return status;
+}
+
 /* ---- the pick ---- */
 
 static int n_bits(unsigned changes)
@@ -234,39 +288,68 @@ static const fit_advised_t *fewest_changes(const candidates_t *candidates)
     return fewest;
 }
 
-/* Returns whether some choice that changes less takes hardly more time. */
+/* Returns whether a changes less than b and takes hardly more time. */
+static bool is_better(const fit_advised_t *a, const fit_advised_t *b)
+{
+    const bool changes_less = a->changes != b->changes && (a->changes & b->changes) == a->changes;
+    return changes_less && a->point.time.total <= (1.0 + SIMPLER) * b->point.time.total;
+}
+
 static bool is_needless(const candidates_t *candidates, const fit_advised_t *c)
 {
-    for (int j = 0; j < candidates->n; j++) {
-        const fit_advised_t *other = &candidates->all[j];
-        bool changes_less = other->changes != c->changes && (other->changes & c->changes) == other->changes;
-        if (changes_less && other->point.time.total <= (1.0 + SIMPLER) * c->point.time.total)
+    for (int j = 0; j < candidates->n; j++)
+        if (is_better(&candidates->all[j], c))
             return true;
-    }
     return false;
 }
 
-/* Takes the fastest of each set of changes. The last is the one of fewest, if none before it has as few. */
-static void pick(const candidates_t *candidates, fit_advice_t *advice)
+static bool is_same_run(const fit_advised_t *a, const fit_advised_t *b)
 {
-    const fit_advised_t *fewest = fewest_changes(candidates);
-    bool has_fewest = false;
-    for (int i = 0; i < candidates->n && advice->n_points < FIT_MOST_ADVICE; i++) {
-        const fit_advised_t *c = &candidates->all[i];
-        bool is_new = !is_needless(candidates, c);
-        for (int t = 0; t < advice->n_points; t++)
-            is_new &= c->changes != advice->points[t].changes;
-        if (!is_new || (advice->n_points + 1 == FIT_MOST_ADVICE && !has_fewest && c->changes != fewest->changes))
-            continue;
-        has_fewest = has_fewest || c->changes == fewest->changes;
-        advice->points[advice->n_points++] = *c;
+    return a->point.bytes == b->point.bytes && a->point.time.total == b->point.time.total;
+}
+
+/* Adds an advice, unless that of another starts the same run or is better; then the one with fewer changes stays. */
+static void add_advice(const fit_advised_t *advised, fit_advice_t *advice)
+{
+    int n = 0;
+    for (int i = 0; i < advice->n_points; i++) {
+        const fit_advised_t *p = &advice->points[i];
+        if (is_better(p, advised) || (is_same_run(p, advised) && n_bits(p->changes) <= n_bits(advised->changes)))
+            return;
     }
+    for (int i = 0; i < advice->n_points; i++) {
+        const fit_advised_t p = advice->points[i];
+        if (!is_better(advised, &p) && !is_same_run(&p, advised))
+            advice->points[n++] = p;
+    }
+    advice->points[n] = *advised;
+    advice->n_points = n + 1;
 }
 
 static void sort(candidates_t *candidates)
 {
     if (candidates->n > 0)
         qsort(candidates->all, (size_t)candidates->n, sizeof *candidates->all, by_time);
+}
+
+/* Takes the fastest of each set of changes. The last is the one of fewest, if none before it has as few. */
+static zero_status_t pick(const fit_t *fit, const candidates_t *candidates, fit_advice_t *advice)
+{
+    const fit_advised_t *fewest = fewest_changes(candidates);
+    bool has_fewest = false;
+    for (int i = 0; i < candidates->n && advice->n_points < FIT_MOST_ADVICE; i++) {
+        fit_advised_t c = candidates->all[i];
+        bool is_new = !is_needless(candidates, &c);
+        for (int t = 0; t < advice->n_points; t++)
+            is_new &= c.changes != advice->points[t].changes;
+        if (!is_new || (advice->n_points + 1 == FIT_MOST_ADVICE && !has_fewest && c.changes != fewest->changes))
+            continue;
+        has_fewest = has_fewest || c.changes == fewest->changes;
+        ZERO_TRY(promise(fit, &fit->machine, &fit->asked, &c));
+        add_advice(&c, advice);
+    }
+    sort(&(candidates_t){advice->points, advice->n_points});
+    return ZERO_OK;
 }
 
 /* ---- more ranks ---- */
@@ -338,6 +421,8 @@ static zero_status_t find_on_ranks(const fit_t *fit, const fit_choice_t *given, 
     if (candidates.n > 0)
         advice->on_ranks = *fewest_changes(&candidates);
     bool is_needed = status == ZERO_OK && advice->on_ranks.point.fits;
+    if (is_needed)
+        status = promise(fit, &machine, &as_given, &advice->on_ranks);
     for (int i = 0; i < advice->n_points; i++)
         is_needed &= (advice->points[i].changes & ~advice->on_ranks.changes) != 0;
     advice->n_ranks = is_needed ? machine.n_ranks : 0;
@@ -355,8 +440,10 @@ static zero_status_t find_other(const fit_t *fit, const fit_choice_t *given, fit
     if (status == ZERO_OK && candidates.n == 0 && advice->n_points == 0)
         status = collect_all(fit, given, true, true, &candidates);
     sort(&candidates);
-    if (status == ZERO_OK && candidates.n > 0)
+    if (status == ZERO_OK && candidates.n > 0) {
         advice->other = *fewest_changes(&candidates);
+        status = promise(fit, &fit->machine, &fit->asked, &advice->other);
+    }
     free(candidates.all);
     return status;
 }
@@ -371,127 +458,12 @@ zero_status_t fit_advise(const fit_t *fit, const fit_point_t *given, fit_advice_
     if (status == ZERO_OK)
         status = collect_all(fit, &given->choice, false, true, &candidates);
     sort(&candidates);
-    pick(&candidates, advice);
+    if (status == ZERO_OK)
+        status = pick(fit, &candidates, advice);
     free(candidates.all);
     if (status == ZERO_OK && !fits_without)
         status = find_other(fit, &given->choice, advice);
     if (status == ZERO_OK)
         status = find_times(fit, &times);
     return status == ZERO_OK && times > 0 ? find_on_ranks(fit, &given->choice, times, advice) : status;
-}
-
-/* ---- as text ---- */
-
-/* Writes changes as options of the command line: "--set model.recompute=light". global_batch: of a step with them. */
-static void describe_changes(const fit_t *fit, const fit_advised_t *advised, int64_t global_batch, char *text,
-                             size_t n_bytes)
-{
-    const options_t *o = &fit->asked;
-    const fit_choice_t *c = &advised->point.choice;
-    const unsigned changes = advised->changes;
-    const bool sets_global = (global_batch != o->train.global_batch && o->train.asked_global > 0) ||
-                             (changes & FIT_CHANGES_SEQUENCES && o->train.asked_global == 0);
-    size_t n = 0;
-    text[0] = 0;
-#define APPEND(...) n += n < n_bytes ? (size_t)snprintf(text + n, n_bytes - n, __VA_ARGS__) : 0
-    if (changes & FIT_CHANGES_STAGE)
-        APPEND(" --set zero.stage=%d", c->stage);
-    if (changes & FIT_CHANGES_RECOMPUTE)
-        APPEND(" --set model.recompute=%s", fit_recompute_setting(c));
-    if (changes & FIT_CHANGES_KEEP_ATTENTION)
-        APPEND(" --set model.keep_attention=%s", c->keep_attention ? "true" : "false");
-    if (changes & FIT_CHANGES_ACTIVATIONS)
-        APPEND(" --set model.offload_activations=auto");
-    if (changes & FIT_CHANGES_SEQUENCES)
-        APPEND(" --set train.sequence_ranks=%" PRId64, advised->sequence_ranks);
-    if (changes & FIT_CHANGES_MICRO_BATCH)
-        APPEND(" --set train.micro_batch=%" PRId64, c->micro_batch);
-    if (changes & FIT_CHANGES_MICRO_BATCH || sets_global)
-        APPEND(" --set train.global_batch=%" PRId64, global_batch);
-    if (changes & FIT_CHANGES_KEEP)
-        APPEND(" --set zero.keep=%" PRId64, c->keep);
-    if (changes & FIT_CHANGES_OFFLOAD)
-        APPEND(" --set zero.offload=%s --set zero.offload_ratio=auto",
-               changes & FIT_CHANGES_OFFLOAD_PARAMS ? "all" : "optimizer");
-    if (changes & FIT_CHANGES_OFFLOAD_PARAMS)
-        APPEND(" --set zero.offload_params_ratio=auto");
-    if (changes & FIT_CHANGES_UPDATE)
-        APPEND(" --set zero.update=backward");
-    if (changes & FIT_CHANGES_CLIP)
-        APPEND(" --set train.grad_clip=0");
-    if (changes & FIT_CHANGES_OPTIMIZER)
-        APPEND(" --set train.optimizer=adamw8bit");
-#undef APPEND
-}
-
-void fit_report_memory(const zero_memory_t *memory, bool is_own)
-{
-    fit_unit_t unit = fit_unit_of(zero_memory_total(memory));
-    enum { TOTAL = ZERO_MEMORY_N_CATEGORIES, PINNED };
-    for (int c = 0; c <= (memory->pinned_bytes > 0 ? PINNED : TOTAL); c++) {
-        const char *name = c == PINNED  ? "pinned host memory"
-                           : c == TOTAL ? "total"
-                                        : zero_memory_name((zero_memory_category_t)c);
-        double bytes = (double)(c == PINNED  ? memory->pinned_bytes
-                                : c == TOTAL ? zero_memory_total(memory)
-                                             : memory->bytes[c]);
-        if (is_own)
-            report_rank_error(ZERO_ERROR_MEMORY, "  %-21s %9.2f %s", name, bytes / unit.bytes, unit.name);
-        else
-            report("  %-21s %9.2f %s", name, bytes / unit.bytes, unit.name);
-    }
-}
-
-/* what: the beginning of the line. */
-static void report_advised(const fit_t *fit, const fit_point_t *given, const char *what, const fit_advised_t *advised)
-{
-    const fit_point_t *p = &advised->point;
-    const fit_unit_t unit = fit_unit_of(given->bytes);
-    char changes[512];
-    describe_changes(fit, advised, fit->asked.train.global_batch, changes, sizeof changes);
-    report("%s%s: %.2f %s, predicted %.4g ms a step (%+.1f%%)", what, changes, (double)p->bytes / unit.bytes, unit.name,
-           p->time.total, 100.0 * (p->time.total / given->time.total - 1.0));
-}
-
-static void report_ranks(const fit_t *fit, const fit_point_t *given, const fit_advice_t *advice, const char *what)
-{
-    const fit_point_t *p = &advice->on_ranks.point;
-    const fit_unit_t unit = fit_unit_of(given->bytes);
-    const int64_t global_batch = fit->asked.train.global_batch * (advice->n_ranks / fit->machine.n_ranks);
-    char changes[512];
-    describe_changes(fit, &advice->on_ranks, global_batch, changes, sizeof changes);
-    report("%s %d ranks%s%s: %.2f %s each, predicted %.4g ms a step of %" PRId64 " sequences", what, advice->n_ranks,
-           changes[0] ? " with" : "", changes, (double)p->bytes / unit.bytes, unit.name, p->time.total, global_batch);
-}
-
-zero_status_t fit_refuse(const fit_t *fit, const fit_point_t *given)
-{
-    static const char first[] = "what would fit:", next[] = "or";
-    fit_advice_t advice = {0};
-    fit_unit_t unit = fit_unit_of(given->bytes);
-    const bool is_forward_only = options_are_forward_only(&fit->asked);
-    if (!is_forward_only) /* most that can change does nothing there */
-        ZERO_TRY(fit_advise(fit, given, &advice));
-    report("this does not fit; each rank would hold");
-    fit_report_memory(&given->memory, false);
-    for (int i = 0; i < advice.n_points; i++)
-        report_advised(fit, given, i == 0 ? first : next, &advice.points[i]);
-    int n_changes = advice.n_points;
-    if (advice.other.changes)
-        report_advised(fit, given, n_changes++ == 0 ? "what would fit, with other results:" : "or, with other results:",
-                       &advice.other);
-    if (advice.n_ranks > 0)
-        report_ranks(fit, given, &advice, n_changes++ == 0 ? first : next);
-    char host[200] = "";
-    if (given->memory.pinned_bytes > fit->host_budget)
-        snprintf(host, sizeof host,
-                 ", and of host memory %.2f %s, of which each rank may take %.2f ([zero] offload_ram, or what is free)",
-                 (double)given->memory.pinned_bytes / unit.bytes, unit.name, (double)fit->host_budget / unit.bytes);
-    return report_error(ZERO_ERROR_MEMORY, "the plan needs %.2f %s and %.2f %s may be used%s: %s",
-                        (double)given->bytes / unit.bytes, unit.name, (double)fit->budget / unit.bytes, unit.name, host,
-                        n_changes > 1     ? "take one of these changes, or a smaller model"
-                        : n_changes == 1  ? "take this change, or a smaller model"
-                        : is_forward_only ? "take more ranks at stage 3, a smaller micro_batch or model, or shorter "
-                                            "sequences"
-                                          : "take a smaller model or shorter sequences");
 }

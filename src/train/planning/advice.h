@@ -30,8 +30,9 @@ enum {
 #define FIT_CHANGES_RESULTS (FIT_CHANGES_CLIP | FIT_CHANGES_OPTIMIZER | FIT_CHANGES_SEQUENCES)
 
 typedef struct fit_advised {
-    fit_point_t point;
+    fit_point_t point; /* what a run with the changes takes */
     unsigned changes;
+    fit_choice_t named;     /* the values to change to, where they are not auto */
     int64_t sequence_ranks; /* of [train] */
 } fit_advised_t;
 

@@ -196,7 +196,7 @@ static void expect_planned(const options_t *asked, const fit_machine_t *machine,
 {
     options_t o = *asked;
     const unsigned changes = advised->changes;
-    o.model.keep_attention ^= (changes & FIT_CHANGES_KEEP_ATTENTION) != 0;
+    o.model.keep_attention = advised->point.choice.keep_attention; /* which recompute = auto chooses, too */
     o.zero.offload = changes & FIT_CHANGES_OFFLOAD_PARAMS ? OFFLOAD_ALL
                      : changes & FIT_CHANGES_OFFLOAD      ? OFFLOAD_OPTIMIZER
                                                           : asked->zero.offload;
@@ -208,7 +208,7 @@ static void expect_planned(const options_t *asked, const fit_machine_t *machine,
     ck_assert_uint_eq(t.bytes, advised->point.bytes);
     ck_assert_uint_le(t.bytes, budget);
     ck_assert_double_eq_tol(t.ms, advised->point.time.total, 1e-9 * t.ms);
-    ck_assert_uint_eq(changes, changes_of(asked, &o, given, &advised->point.choice));
+    ck_assert_uint_eq(changes, changes_of(asked, &o, given, &advised->named));
 }
 
 /* Returns the least number of times the ranks with which a choice fits that takes little; 0: none of 16. */
@@ -351,7 +351,7 @@ START_TEST(what_attention_gives_is_kept_only_if_that_is_advised)
             const bool changes = (advised->changes & FIT_CHANGES_KEEP_ATTENTION) != 0;
             const bool keeps = o.model.keep_attention != changes;
             expect_planned(&o, &machine, fit->budget, &choice, advised);
-            ck_assert(!keeps || advised->point.choice.recompute == RECOMPUTE_FULL);
+            ck_assert(!keeps || advised->named.recompute == RECOMPUTE_FULL);
             n_kept += changes && keeps;
             n_left += changes && !keeps;
             n_as_asked += !changes;

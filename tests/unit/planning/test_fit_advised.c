@@ -1,4 +1,6 @@
 /* test_fit_advised.c - a run with the options that are advised is the one that was promised. */
+#include <stdlib.h>
+
 #include "tests/unit/planning/fit_cases.h"
 #include "train/planning/advice.h"
 
@@ -38,12 +40,91 @@ START_TEST(another_offload_ratio_than_the_given_is_named)
 }
 END_TEST
 
+/* Returns the options with an advice, of settings that leave nothing auto. */
+static options_t options_with(const options_t *asked, const fit_advised_t *advised)
+{
+    options_t o = *asked;
+    const fit_choice_t *named = &advised->named;
+    o.zero.stage = named->stage;
+    o.model.recompute = fit_is_mixed(named) ? RECOMPUTE_AUTO : named->recompute;
+    o.model.keep_attention ^= (advised->changes & FIT_CHANGES_KEEP_ATTENTION) != 0;
+    o.train.micro_batch = named->micro_batch;
+    o.zero.keep = named->keep;
+    if (advised->changes & FIT_CHANGES_ACTIVATIONS)
+        o.model.offload_activations = (double)ZERO_OFFLOAD_AUTO;
+    if (advised->changes & FIT_CHANGES_OFFLOAD) {
+        o.zero.offload = OFFLOAD_OPTIMIZER;
+        o.zero.offload_ratio = (double)ZERO_OFFLOAD_AUTO;
+    }
+    if (advised->changes & FIT_CHANGES_OFFLOAD_PARAMS) {
+        o.zero.offload = OFFLOAD_ALL;
+        o.zero.offload_params_ratio = (double)ZERO_OFFLOAD_AUTO;
+    }
+    if (advised->changes & FIT_CHANGES_UPDATE)
+        o.zero.update = ZERO_UPDATE_IN_BACKWARD;
+    return o;
+}
+
+/* Long and short sequences, few and many blocks, where auto settings have much to choose from. */
+START_TEST(a_run_with_the_advice_takes_what_is_promised)
+{
+    int n_advised = 0, n_auto = 0;
+    for (int i = 0; i < 64; i++) {
+        const fit_case_t c = case_of(i, i % 4 < 2 ? ON_GPU : ON_CPU);
+        options_t o = options_of(&c);
+        fit_machine_t machine = machine_of(&c);
+        fit_point_t given;
+        fit_advice_t advice;
+        if (i % 3 == 0) {
+            o.model.seq_len = 16384;
+            o.model.positions = o.model.arch == ARCH_GPT2 ? o.model.seq_len : 0;
+        }
+        o.model.layers = 3 + i % 5;
+        o.zero.stage = i / 2 % 4;
+        o.model.recompute = i % 3;
+        o.train.micro_batch = i % 3 == 0 ? 1 : 12;
+        o.train.grad_clip = 0.0;
+        const fit_choice_t choice = fit_choice_of(&o);
+        fit_t *fit = open_fit(&o, &machine, UINT64_MAX);
+        ck_assert_int_eq(fit_evaluate(fit, &choice, &given), ZERO_OK);
+        fit->budget = given.bytes / 8 * (uint64_t)(3 + i % 5);
+        ck_assert_int_eq(fit_advise(fit, &given, &advice), ZERO_OK);
+        for (int p = 0; p < advice.n_points; p++) {
+            const options_t advised = options_with(&o, &advice.points[p]);
+            const fit_point_t *promised = &advice.points[p].point;
+            fit_result_t result;
+            fit_t *run = open_fit(&advised, &machine, fit->budget);
+            ck_assert_int_eq(fit_solve(run, &result), ZERO_OK);
+            ck_assert_int_ge(result.best, 0);
+            const fit_point_t *taken = &result.points[result.best];
+            ck_assert_msg(taken->bytes == promised->bytes && taken->time.total == promised->time.total,
+                          "case %d, changes %#x: %llu bytes, %g ms promised, %llu, %g taken", i,
+                          advice.points[p].changes, (unsigned long long)promised->bytes, promised->time.total,
+                          (unsigned long long)taken->bytes, taken->time.total);
+            for (int q = 0; q < p; q++)
+                ck_assert_msg(advice.points[q].point.bytes != promised->bytes ||
+                                  advice.points[q].point.time.total != promised->time.total,
+                              "case %d: changes %#x and %#x start one run", i, advice.points[q].changes,
+                              advice.points[p].changes);
+            n_advised++;
+            n_auto += fit_is_mixed(&advice.points[p].named);
+            free(result.points);
+            fit_destroy(run);
+        }
+        fit_destroy(fit);
+    }
+    printf("%d advices, %d with recompute = auto\n", n_advised, n_auto);
+    ck_assert(n_advised > 50 && n_auto > 10);
+}
+END_TEST
+
 static Suite *suite(void)
 {
     Suite *s = suite_create("fit_advised");
     TCase *c = tcase_create("advised");
     tcase_set_timeout(c, 240);
     tcase_add_test(c, another_offload_ratio_than_the_given_is_named);
+    tcase_add_test(c, a_run_with_the_advice_takes_what_is_promised);
     suite_add_tcase(s, c);
     return s;
 }
