@@ -361,6 +361,7 @@ static inline int64_t options_longest_part(const options_t *o)
     return (o->model.seq_len + n_ranks - 1) / n_ranks;
 }
 
+#define OPTIONS_TILED_ROWS 32768 /* mlp_tile = auto computes more rows in tiles */
 /* Returns the rows of a rank's micro-batch of which the MLP is computed at once; 0: all. */
 int64_t options_tile_rows(const options_t *o);
 

@@ -107,9 +107,7 @@ options_heads_t options_most_heads(const options_t *o)
     return most;
 }
 
-/* Rows of a micro-batch beyond which its MLP is computed in tiles, and of a tile: large enough for products to be fast.
- */
-#define TILED_ROWS 32768
+/* Rows of a tile: large enough for products to be fast. */
 #define TILE_ROWS 16384
 
 /* What only computes in one piece: fp8 has one scale for all rows, adapters keep what they make of them. */
@@ -123,7 +121,9 @@ static const char *why_not_tiled(const options_t *o)
 int64_t options_tile_rows(const options_t *o)
 {
     const int64_t rows = o->train.micro_batch * options_longest_part(o);
-    const int64_t tile = o->train.mlp_tile != MLP_TILE_AUTO ? o->train.mlp_tile : rows > TILED_ROWS ? TILE_ROWS : 0;
+    const int64_t tile = o->train.mlp_tile != MLP_TILE_AUTO ? o->train.mlp_tile
+                         : rows > OPTIONS_TILED_ROWS        ? TILE_ROWS
+                                                            : 0;
     return why_not_tiled(o) || tile >= rows ? 0 : tile;
 }
 

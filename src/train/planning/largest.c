@@ -1,4 +1,5 @@
-/* largest.c - see largest.h. More of each takes more memory, so bisection finds the most. */
+/* largest.c - see largest.h. More of each takes more memory, so bisection finds the most, but for one step down: where
+ * mlp_tile = auto begins to tile. From there on is searched on its own. */
 #include "train/planning/largest.h"
 
 #include "base/status.h"
@@ -37,18 +38,19 @@ static zero_status_t find_whether_fits(const fit_t *fit, const fit_choice_t *cho
     return status;
 }
 
-/* Finds the largest multiple of `unit` that fits: by doubling, then by bisection. */
-static zero_status_t find(const fit_t *fit, const fit_choice_t *choice, size_kind_t kind, int64_t unit, int64_t most,
-                          int64_t *largest)
+/* Finds the largest multiple of `unit` that fits, from `first` units on: by doubling, then by bisection. 0: not even
+ * those fit. */
+static zero_status_t find_from(int64_t first, const fit_t *fit, const fit_choice_t *choice, size_kind_t kind,
+                               int64_t unit, int64_t most, int64_t *largest)
 {
-    int64_t below = 0, above = 1; /* in units: fits, does not */
+    int64_t below = 0, above = first; /* in units: fits, does not */
     bool fits = true;
     for (; fits && above * unit <= most; above = fits ? 2 * above : above) {
         ZERO_TRY(find_whether_fits(fit, choice, kind, above * unit, &fits));
         below = fits ? above : below;
     }
     above = above * unit > most ? most / unit + 1 : above;
-    while (above - below > 1) {
+    while (below > 0 && above - below > 1) {
         int64_t middle = below + (above - below) / 2;
         ZERO_TRY(find_whether_fits(fit, choice, kind, middle * unit, &fits));
         if (fits)
@@ -60,13 +62,27 @@ static zero_status_t find(const fit_t *fit, const fit_choice_t *choice, size_kin
     return ZERO_OK;
 }
 
+/* Finds the largest multiple of `unit` that fits, in tiles or not. rows: of a unit, if ranks share no sequence. */
+static zero_status_t find(const fit_t *fit, const fit_choice_t *choice, size_kind_t kind, int64_t unit, int64_t rows,
+                          int64_t most, int64_t *largest)
+{
+    const int64_t first_tiled = OPTIONS_TILED_ROWS * options_sequence_ranks(&fit->asked.train) / rows + 1;
+    int64_t tiled = 0;
+    ZERO_TRY(find_from(1, fit, choice, kind, unit, most, largest));
+    if (*largest < first_tiled * unit)
+        ZERO_TRY(find_from(first_tiled, fit, choice, kind, unit, most, &tiled));
+    *largest = tiled > *largest ? tiled : *largest;
+    return ZERO_OK;
+}
+
 zero_status_t fit_find_largest(const fit_t *fit, const fit_choice_t *choice, fit_largest_t *largest)
 {
     int64_t seq_len = fit->asked.model.seq_len;
     fit_largest_t found = {0};
-    ZERO_TRY(find(fit, choice, SIZE_MICRO_BATCH, 1, 1 << 20, &found.micro_batch));
-    ZERO_TRY(find(fit, choice, SIZE_SEQ_LEN, FIT_SEQ_LEN_MULTIPLE, 1 << 30, &found.seq_len));
-    ZERO_TRY(find(fit, choice, SIZE_LAYERS, 1, 10000, &found.layers));
+    ZERO_TRY(find(fit, choice, SIZE_MICRO_BATCH, 1, seq_len, 1 << 20, &found.micro_batch));
+    ZERO_TRY(find(fit, choice, SIZE_SEQ_LEN, FIT_SEQ_LEN_MULTIPLE, choice->micro_batch * FIT_SEQ_LEN_MULTIPLE, 1 << 30,
+                  &found.seq_len));
+    ZERO_TRY(find_from(1, fit, choice, SIZE_LAYERS, 1, 10000, &found.layers));
     found.seq_len = found.seq_len < seq_len ? seq_len : found.seq_len; /* what is set fits, multiple or not */
     *largest = found;
     return ZERO_OK;

@@ -1,4 +1,5 @@
-/* test_fit_advised.c - a run with the options that are advised is the one that was promised. */
+/* test_fit_advised.c - a run with the options that are advised is the one that was promised; the largest sizes
+ * beyond where tiles begin. */
 #include <stdlib.h>
 
 #include "tests/unit/planning/fit_cases.h"
@@ -118,6 +119,29 @@ START_TEST(a_run_with_the_advice_takes_what_is_promised)
 }
 END_TEST
 
+/* Tiles of the MLP begin at 9 x 4096 rows, which take less than 8 x 4096 at once. */
+START_TEST(the_largest_may_be_beyond_where_tiles_begin)
+{
+    const fit_case_t c = {.arch = ARCH_LLAMA, .n_ranks = 1, .dtype = ZERO_BF16, .open = ON_CPU};
+    options_t o = options_of(&c);
+    fit_machine_t machine = machine_of(&c);
+    fit_largest_t largest;
+    o.model.seq_len = 4096;
+    o.model.dim = 64;
+    o.model.heads = o.model.kv_heads = 1;
+    o.model.ffn_dim = 4096;
+    o.train.global_batch = o.train.micro_batch = 10;
+    const fit_choice_t choice = {.stage = 2, .recompute = RECOMPUTE_FULL, .micro_batch = 10};
+    const uint64_t budget = try_choice(&o, &machine, 2, RECOMPUTE_FULL, 10).bytes;
+    ck_assert_uint_gt(try_choice(&o, &machine, 2, RECOMPUTE_FULL, 8).bytes, budget);
+    fit_t *fit = open_fit(&o, &machine, budget);
+    ck_assert_int_eq(fit_find_largest(fit, &choice, &largest), ZERO_OK);
+    ck_assert_int_eq(largest.micro_batch, 10);
+    ck_assert_int_eq(largest.seq_len, 4096);
+    fit_destroy(fit);
+}
+END_TEST
+
 static Suite *suite(void)
 {
     Suite *s = suite_create("fit_advised");
@@ -125,6 +149,7 @@ static Suite *suite(void)
     tcase_set_timeout(c, 240);
     tcase_add_test(c, another_offload_ratio_than_the_given_is_named);
     tcase_add_test(c, a_run_with_the_advice_takes_what_is_promised);
+    tcase_add_test(c, the_largest_may_be_beyond_where_tiles_begin);
     suite_add_tcase(s, c);
     return s;
 }
