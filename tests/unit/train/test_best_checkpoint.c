@@ -12,7 +12,8 @@
 
 static const char CONFIG[] = "[model]\nlayers = 1\ndim = 36\nheads = 3\nvocab_size = 259\nseq_len = 17\n"
                              "[data]\ntrain = text.txt\nval = val.txt\n"
-                             "[train]\nsteps = 20\nglobal_batch = 12\nlr = 1e-2\nschedule = constant\neval_every = 2\n"
+                             "[train]\nsteps = 20\nmicro_batch = 6\nglobal_batch = 12\nlr = 1e-2\n"
+                             "schedule = constant\neval_every = 2\n"
                              "precision = fp32\n[checkpoint]\ndir = ck\nbest = true\nasync = false\n"
                              "[log]\nevery = 0\n";
 
