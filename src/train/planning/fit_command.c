@@ -95,7 +95,10 @@ zero_status_t fit_describe_gpu(const fit_options_t *o, bool in_fp8, zero_comm_t 
         return report_error(ZERO_ERROR_USAGE, "[train] fp8: an %s has none: use none", rates->name);
     double bytes = o->gpu_bytes > 0.0 ? o->gpu_bytes : rates->memory_bytes;
     if (bytes <= 2.0 * FIT_CUDA_BYTES)
-        return report_error(ZERO_ERROR_USAGE, "--gpu-memory: CUDA alone takes %.1f GiB", FIT_CUDA_BYTES / 0x1p30);
+        return report_error(
+            ZERO_ERROR_USAGE,
+            "--gpu-memory: CUDA alone takes %.2f GiB, and a model needs as much: say more than %.2f GiB",
+            FIT_CUDA_BYTES / 0x1p30, 2.0 * FIT_CUDA_BYTES / 0x1p30);
     *available = (uint64_t)(bytes - FIT_CUDA_BYTES);
     return ZERO_OK;
 }
@@ -121,6 +124,10 @@ static zero_status_t choose_cpu(const options_t *o, zero_comm_t *comm, target_t 
 {
     zero_device_t *device;
     placement_t placement;
+    if (o->fit.host_bytes > 0.0)
+        return report_error(ZERO_ERROR_USAGE,
+                            "--host-memory: for the CPU nothing is offloaded: to limit what a run may "
+                            "take, set [device] memory");
     ZERO_TRY(report_agree(comm, placement_check_groups(o, comm)));
     ZERO_TRY(report_agree(comm, placement_find(comm, &placement)));
     ZERO_TRY(report_agree(comm, zero_device_create(ZERO_DEVICE_CPU, comm, &device)));

@@ -124,6 +124,9 @@ static zero_status_t find_room(const options_t *o, zero_comm_t *comm, const zero
     if (describes_gpu && on_cpu)
         return report_error(ZERO_ERROR_USAGE, "--gpu, --gpu-memory: this plan is for the CPU; for GPUs add --set "
                                               "device.type=cuda");
+    if (on_cpu && o->fit.host_bytes > 0.0 && o->zero.offload == OFFLOAD_NONE)
+        return report_error(ZERO_ERROR_USAGE, "--host-memory: this plan is for the CPU, and nothing is offloaded: to "
+                                              "limit what a run may take, set [device] memory");
     if (on_cpu && needs_rates)
         ZERO_TRY(fit_rates_of_this_cpu(comm, rates));
     if (on_cpu)

@@ -61,17 +61,20 @@ zero_status_t metrics_check(const char *path)
     return path[0] ? output_file_check(&METRICS, path) : ZERO_OK;
 }
 
-/* Returns the bytes before the first row that is unfinished or of a later step. Rows begin as write_row writes them. */
-static off_t bytes_until(FILE *file, int64_t step)
+/* Returns the bytes before the first row that is unfinished or of a later step; and the last step before that in *last,
+ * 0 if there is none. Rows begin as write_row writes them. */
+static off_t bytes_until(FILE *file, int64_t step, int64_t *last)
 {
     char *line = NULL;
     size_t capacity = 0;
     off_t n_bytes = 0;
     ssize_t length;
+    *last = 0;
     while ((length = getline(&line, &capacity, file)) > 0 && line[length - 1] == '\n') {
         int64_t row_step;
         if (sscanf(line, ROW_BEGINS "%" SCNd64, &row_step) != 1 || row_step > step)
             break;
+        *last = row_step;
         n_bytes += length;
     }
     free(line);
@@ -84,13 +87,17 @@ zero_status_t metrics_rewind(const char *path, int64_t step)
     if (!path[0] || !output_file_can_be_truncated(path))
         return ZERO_OK;
     FILE *file = fopen(path, "re");
-    bool good = file && truncate(path, bytes_until(file, step)) == 0;
+    int64_t last = 0;
+    bool good = file && truncate(path, bytes_until(file, step, &last)) == 0;
     int error = errno;
     if (file)
         fclose(file);
     if (!good)
         return report_error(ZERO_ERROR_IO, "[log] metrics: cannot remove later rows from '%s': %s", path,
                             strerror(error));
+    if (last > 0 && last < step)
+        report("'%s' has no row after step %" PRId64 ": those up to step %" PRId64 " could not be written", path, last,
+               step);
     return ZERO_OK;
 }
 

@@ -52,7 +52,8 @@ typedef struct metrics_row {
 zero_status_t metrics_check(const char *path);
 
 /* Prepares the file for a run that resumes after `step`: removes the rows of later steps, which will be written again,
- * and an unfinished row. Does nothing if there is no such file or it is not a regular one. */
+ * and an unfinished row. Says so if rows up to `step` are missing behind the last one, which a full disk may have kept
+ * from being written. Does nothing if there is no such file or it is not a regular one. */
 zero_status_t metrics_rewind(const char *path, int64_t step);
 
 /* If path is "", *metrics is NULL, which metrics_write accepts and ignores. append: keep the rows that are there, for a
