@@ -168,19 +168,22 @@ static void report_batches(const options_t *o)
                o->train.asked_micro == 0 ? "not set" : "auto");
 }
 
-/* Says so if a setting is for stage 3 alone, and this run is at another. */
-static void report_stage_3(const options_t *o)
+/* Says so if a setting is for stage 3 alone, and this run is at another, or has no parameters to gather. */
+static void report_stage_3(const options_t *o, int n_ranks)
 {
+    const bool gathers = o->zero.stage == 3 && (n_ranks > 1 || o->zero.offload == OFFLOAD_ALL);
     const struct {
         const char *key;
         bool is_set;
     } settings[] = {{"shard_group", o->zero.shard_group != ZERO_SHARD_GROUP_WORLD},
                     {"keep", o->zero.keep > 0},
                     {"prefetch", option_is_given(o, option_row_find("zero", "prefetch"))}};
-    for (size_t i = 0; o->zero.stage < 3 && i < sizeof settings / sizeof settings[0]; i++)
-        if (settings[i].is_set)
+    for (size_t i = 0; !gathers && i < sizeof settings / sizeof settings[0]; i++)
+        if (settings[i].is_set && o->zero.stage < 3)
             report("[zero] %s changes nothing at stage %lld: every rank has all parameters", settings[i].key,
                    (long long)o->zero.stage);
+        else if (settings[i].is_set)
+            report("[zero] %s changes nothing on one rank: it has all parameters", settings[i].key);
 }
 
 /* Says what makes results depend on how many ranks or threads compute them, in their last bits. */
@@ -191,6 +194,8 @@ static void report_bits(const run_t *run)
     report_batches(o);
     if (o->zero.stage < 2 && run->micro_steps > 1 && !o->zero.reduce_every_micro_step)
         report("[zero] reduce_every_micro_step = false: the last bits of results depend on the number of ranks");
+    if (o->zero.stage < 2 && run->micro_steps == 1 && !o->zero.reduce_every_micro_step)
+        report("[zero] reduce_every_micro_step changes nothing here: a step is one micro-step");
     if (o->zero.reduction == REDUCTION_NCCL && is_on_cpu)
         report("[zero] reduction = nccl changes nothing here: on the CPU gradients are summed in the order of "
                "micro-batches");
@@ -255,7 +260,7 @@ void run_report_start(const run_t *run)
                "computes, too",
                o->train.dpo_beta);
     report_offload(run, &held);
-    report_stage_3(o);
+    report_stage_3(o, zero_comm_size(run->session.comm));
     options_report_idle(o);
     report_bits(run);
     if (!run_has_steps(run)) {

@@ -48,6 +48,11 @@ static bool stays_at_lr(const options_t *o)
     return o->train.schedule == SCHEDULE_CONSTANT;
 }
 
+static bool warms_up_to_the_end(const options_t *o)
+{
+    return !stays_at_lr(o) && o->train.warmup_steps >= o->train.steps;
+}
+
 static bool has_no_val(const options_t *o)
 {
     return !o->data.val[0];
@@ -133,6 +138,7 @@ static const struct {
     {"model", "rope", scales_no_layer, "every layer has a window, and the RoPE of these is not scaled"},
     {"data", "long_documents", cuts_all, "packing = cut cuts documents where a sequence ends"},
     {"train", "min_lr", stays_at_lr, "schedule = constant stays at lr"},
+    {"train", "min_lr", warms_up_to_the_end, "lr rises until the last step"},
     {"train", "beta1", is_sgd, "optimizer = sgd and nesterov have momentum instead"},
     {"train", "beta2", is_sgd, "optimizer = sgd and nesterov have momentum instead"},
     {"train", "beta1", has_muon_alone, "optimizer = muon updates all of the adapters, and AdamW nothing"},

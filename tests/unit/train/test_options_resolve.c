@@ -437,6 +437,21 @@ START_TEST(settings_of_another_optimizer_are_named)
 }
 END_TEST
 
+/* Warm-up up to the last step leaves none at which the rate falls. */
+START_TEST(min_lr_is_idle_if_the_rate_only_rises)
+{
+    for (int warmup = 3; warmup <= 4; warmup++) {
+        char text[200];
+        snprintf(text, sizeof text, MINIMAL "[train]\nsteps = 4\nwarmup_steps = %d\nmin_lr = 1e-5\n", warmup);
+        options_t options = must_parse(text, NULL);
+        capture_begin();
+        options_report_idle(&options);
+        const bool is_named = strstr(capture_end(), "[train] min_lr changes nothing here: lr rises") != NULL;
+        ck_assert_int_eq(is_named, warmup == 4);
+    }
+}
+END_TEST
+
 static Suite *suite(void)
 {
     Suite *s = suite_create("options_resolve");
@@ -459,6 +474,7 @@ static Suite *suite(void)
     tcase_add_test(c, no_more_ranks_share_a_sequence_than_can);
     tcase_add_test(c, graphs_change_nothing_where_ranks_share_sequences);
     tcase_add_test(c, a_last_step_beyond_the_run_is_named);
+    tcase_add_test(c, min_lr_is_idle_if_the_rate_only_rises);
     suite_add_tcase(s, c);
     return s;
 }

@@ -438,18 +438,21 @@ START_TEST(accumulating_gives_the_same_bits_where_it_is_promised)
 }
 END_TEST
 
-/* At other stages they have no effect, and a line says so. */
-START_TEST(settings_of_stage_3_are_named_at_others)
+/* At other stages, and on one rank, they have no effect, and a line says so. */
+START_TEST(settings_of_stage_3_are_named_where_they_are_idle)
 {
-    enum { N = 2 };
+    enum { N = 3 };
     training_t runs[N];
-    for (int i = 0; i < N; i++)
+    for (int i = 0; i < N - 1; i++)
         runs[i] = with(2, "--stage %d --set zero.shard_group=1 --set zero.keep=1", 2 + i);
+    runs[2] = with(1, "--stage 3 --set zero.keep=1 --set zero.prefetch=2");
     train_all(runs, N);
     expect_same(&runs[0], &runs[1]);
     ck_assert(strstr(runs[0].output.err, "[zero] shard_group changes nothing at stage 2"));
     ck_assert(strstr(runs[0].output.err, "[zero] keep changes nothing at stage 2"));
     ck_assert(!strstr(runs[1].output.err, "changes nothing"));
+    ck_assert(strstr(runs[2].output.err, "[zero] keep changes nothing on one rank"));
+    ck_assert(strstr(runs[2].output.err, "[zero] prefetch changes nothing on one rank"));
     forget(runs, N);
 }
 END_TEST
@@ -583,7 +586,7 @@ static Suite *suite(void)
     tcase_add_test(promises, shard_groups_give_the_same_bits);
     tcase_add_loop_test(promises, messages_give_the_bits_of_shared_memory, 0, 2);
     SUPPORT_ADD_LOOP(promises, lengthy, accumulating_gives_the_same_bits_where_it_is_promised, 2, 4);
-    tcase_add_test(promises, settings_of_stage_3_are_named_at_others);
+    tcase_add_test(promises, settings_of_stage_3_are_named_where_they_are_idle);
     tcase_add_test(promises, bits_that_depend_on_ranks_are_named);
     tcase_add_test(promises, evaluating_and_sampling_change_nothing_and_agree_over_stages);
     suite_add_tcase(suite, promises);
