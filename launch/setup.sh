@@ -45,7 +45,7 @@ say()
 fail()
 {
     reason_given=1
-    printf '%s: failed while %s: %s. %s\n' "$script" "$current_step" "$1" "$2" >&2
+    say '%s: failed while %s: %s. %s\n' "$script" "$current_step" "$1" "$2"
     exit "${3:-1}"
 }
 
@@ -53,8 +53,8 @@ on_exit()
 {
     local status=$?
     if [[ $status -ne 0 && $reason_given -eq 0 ]]; then
-        printf '%s: failed while %s (exit code %d). The lines above say why; fix that and run it again.\n' \
-            "$script" "$current_step" "$status" >&2
+        say '%s: failed while %s (exit code %d). The lines above say why; fix that and run it again.\n' \
+            "$script" "$current_step" "$status"
     fi
 }
 trap on_exit EXIT
@@ -63,7 +63,7 @@ trap on_exit EXIT
 stopped()
 {
     reason_given=1
-    printf '%s: stopped while %s%s\n' "$script" "$current_step" "${1:+. $1}" >&2
+    say '%s: stopped while %s%s\n' "$script" "$current_step" "${1:+. $1}"
     exit "${2:-130}"
 }
 trap stopped INT TERM

@@ -88,11 +88,8 @@ class Progress:
         os.makedirs(self.folder, exist_ok=True)
         self.lock = lock_folder(self.folder)
         before = read_json(self.state_path)
-        short = [name for name, size in zip(GROWING, before.get("sizes", [])) if self.size_of(name) < size]
-        if before.get("identity") == identity and short:
-            raise Fault("'%s' is shorter than when it was written, so nothing can continue it: remove '%s', and it is "
-                        "begun anew" % (os.path.join(self.folder, short[0]), self.folder))
         if before.get("identity") == identity:
+            self.refuse_what_was_cut(before["sizes"])
             self.state = before
         elif before:
             say("'%s' is of other input, settings, tokenizer or template: it is begun anew" % self.folder)
@@ -101,9 +98,11 @@ class Progress:
             file.truncate(size)
             file.seek(0, os.SEEK_END)
 
-    def size_of(self, name):
-        path = os.path.join(self.folder, name)
-        return os.path.getsize(path) if os.path.exists(path) else 0
+    def refuse_what_was_cut(self, sizes):
+        for name, size in zip(GROWING, sizes):
+            path = os.path.join(self.folder, name)
+            if (os.path.getsize(path) if os.path.exists(path) else 0) < size:
+                raise Fault("'%s' has been cut short since it was written: remove '%s' to begin anew" % (path, self.folder))
 
     def add(self, result):
         starts = []

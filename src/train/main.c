@@ -117,12 +117,12 @@ static zero_status_t run_generate(options_t *options, zero_comm_t *comm)
     zero_status_t status = generate_read(options, comm, &prompt);
     if (status == ZERO_OK)
         status = resolve(options, comm);
-    if (status == ZERO_OK && options->plan)
+    if (status == ZERO_OK && options->plan) {
         status = report_agree(comm, show_plan(options, comm));
-    else if (status == ZERO_OK)
+    } else if (status == ZERO_OK) {
         status = fit_check_forward(options, comm);
-    if (status == ZERO_OK && !options->plan)
-        status = generate(options, comm, &prompt);
+        status = status == ZERO_OK ? generate(options, comm, &prompt) : status;
+    }
     prompt_close(&prompt);
     return status;
 }

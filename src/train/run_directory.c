@@ -3,6 +3,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <libgen.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <string.h>
@@ -101,17 +102,31 @@ zero_status_t run_directory_lock(const char *directory, zero_comm_t *comm, int *
     return report_agree(comm, is_wanted ? lock_directory(directory, lock) : ZERO_OK);
 }
 
-/* Makes the directory and its parents. If that fails, zero_save_prepare says why. */
+/* Makes a directory, and its name durable. If that fails, zero_save_prepare says why. */
+static void make_one(const char *path)
+{
+    char copy[OPTIONS_MAX_PATH];
+    if (mkdir(path, 0777) != 0)
+        return;
+    snprintf(copy, sizeof copy, "%s", path);
+    const int parent = ZERO_RETRY(open(dirname(copy), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+    if (parent < 0)
+        return;
+    (void)fsync(parent);
+    close(parent);
+}
+
+/* Makes the directory and its parents. */
 static void make(const char *directory)
 {
     char path[OPTIONS_MAX_PATH];
     snprintf(path, sizeof path, "%s", directory);
     for (char *slash = strchr(path + 1, '/'); slash; slash = strchr(slash + 1, '/')) {
         *slash = 0;
-        (void)mkdir(path, 0777);
+        make_one(path);
         *slash = '/';
     }
-    (void)mkdir(path, 0777);
+    make_one(path);
 }
 
 zero_status_t run_directory_make(const options_t *options, zero_comm_t *comm, int *lock)

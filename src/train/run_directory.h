@@ -9,14 +9,14 @@
 zero_status_t run_directory_check(const options_t *options, zero_comm_t *comm);
 
 /* Refuses to begin anew where an earlier run has saved, for that would cost its checkpoints: who forgets --resume has
- * not meant it. With --auto-resume, another start resumes from there. [collective] */
+ * not meant it. With --auto-resume the error says to start again. [collective] */
 zero_status_t run_directory_check_earlier(const options_t *options, zero_comm_t *comm);
 
 /* Locks the directory, if it is there and *lock is 0, until run_directory_unlock or the end of rank 0. Refuses it while
  * another run has it. On file systems that cannot lock directories none is locked. [collective] */
 zero_status_t run_directory_lock(const char *directory, zero_comm_t *comm, int *lock);
-/* Makes the directory and locks it if it was not there. Another run may have done so meanwhile, and have saved there:
- * that is refused as above. [collective] */
+/* Makes the directory, if it is not there, and locks it, if *lock is 0. If another run has meanwhile made it and saved
+ * there, this one is refused as above. [collective] */
 zero_status_t run_directory_make(const options_t *options, zero_comm_t *comm, int *lock);
 void run_directory_unlock(int *lock);
 

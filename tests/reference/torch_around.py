@@ -414,7 +414,7 @@ def hooks_with_parameters(comm, claim, device):
     claim(f"a hook that uses parameters, within a unit, has torch's gradients: {far:.1e}", far < 1e-6)
     claim("... of a unit's own module: refused with the remedy", raises(
         "0.weight_orig is used outside its unit, where libzero holds it: list the module that uses it in `units`; if a hook of "
-        "a unit's own module does, put that module into another", lambda: by_libzero(comm, bare, device, no_context)))
+        "the unit's own module uses it, wrap that module", lambda: by_libzero(comm, bare, device, no_context)))
     wrapped.close()
     bare.close()
 

@@ -707,7 +707,7 @@ def saving(comm, claim, folder):
         value.mul_(2.0)
     list(spoilt.values())[-1].view(-1)[0] = float("inf")
     claim("a state_dict with infinite numbers is refused, and nothing of it is loaded",
-          raises(ValueError, "is not finite in fp32: nothing is loaded", sharded.load_state_dict, spoilt)
+          raises(ValueError, ": nothing is loaded", sharded.load_state_dict, spoilt)
           and all(torch.equal(value, before[name]) for name, value in sharded.state_dict().items()))
     sharded.close()
 

@@ -465,7 +465,7 @@ class Sharded:
 
     def load_state_dict(self, state):
         """Sets weights and buffers to those of a whole state_dict, which every rank gives. Weights are rank 0's;
-        moments stay. What is refused changes none. [collective]"""
+        moments stay. If it is refused, no weight has changed. [collective]"""
         own = self.net.state_dict(keep_vars=True)
         by_id = {id(placeholder): tensor for tensor, placeholder in enumerate(self.placeholders)}
         differ = sorted(set(own) ^ set(state))
@@ -474,18 +474,20 @@ class Sharded:
                            f"{'but ' if differ[0] in own else 'and not '}in the module")
         extra = [name for name in own if name.rpartition(".")[2] == "_extra_state"]  # of any type: torch's get_extra_state
         tensors = {name: value for name, value in own.items() if name not in extra}
+        bad = None
         for name, value in tensors.items():
-            if not isinstance(state[name], torch.Tensor) or state[name].is_meta:
-                raise ValueError(f"{name} is no tensor with data in the state_dict that is loaded")
-            if tuple(value.shape) != tuple(state[name].shape):
-                raise ValueError(f"{name} has shape {tuple(value.shape)}, not {tuple(state[name].shape)}")
+            reads = self._comm.rank == 0 or id(value) not in by_id
+            if not isinstance(state[name], torch.Tensor) or (reads and state[name].is_meta):
+                bad = bad or f"{name} is no tensor with data in the state_dict that is loaded"
+            elif tuple(value.shape) != tuple(state[name].shape):
+                bad = bad or f"{name} has shape {tuple(value.shape)}, not {tuple(state[name].shape)}"
         weights = {name: state[name] for name, value in tensors.items() if id(value) in by_id}
         buffers = {name: value.data for name, value in tensors.items() if name not in weights}
-        bad = None
-        if self._comm.rank == 0:
-            bad = next((name for name, value in weights.items() if not bool(torch.isfinite(value.float()).all())), None)
+        if self._comm.rank == 0 and not bad:
+            bad = next((f"{name} is not finite in fp32" for name, value in weights.items()
+                        if not bool(torch.isfinite(value.float()).all())), None)
         if not self._comm.agree(bad is None):
-            raise ValueError(f"{bad or 'a weight of rank 0'} is not finite in fp32: nothing is loaded")
+            raise ValueError(f"{bad or 'another rank refuses its state_dict, and says why'}: nothing is loaded")
         for name in extra:  # first: a module may refuse it
             self.net.get_submodule(name.rpartition(".")[0]).set_extra_state(state[name])
         for name, value in buffers.items():

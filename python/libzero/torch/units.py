@@ -29,8 +29,9 @@ class Absent(torch.nn.Parameter):
         return absent
 
     device = property(lambda self: self.libzero_device)
-    why = ("is used outside its unit, where libzero holds it: list the module that uses it in `units`; if a hook of a unit's "
-           "own module does, put that module into another, and list this one; for its value take Sharded.state_dict")
+    why = ("is used outside its unit, where libzero holds it: list the module that uses it in `units`; if a hook of the "
+           "unit's own module uses it, wrap that module, as in nn.Sequential(module), and list the wrapper; for its value take "
+           "Sharded.state_dict")
 
     @classmethod
     def __torch_function__(cls, function, types, args=(), kwargs=None):

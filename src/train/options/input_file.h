@@ -31,8 +31,8 @@ bool input_file_is_there(const char *path);
 /* Writes where a run whose checkpoints are in `directory` keeps the best of them. */
 void best_directory(const char *directory, char path[BEST_MAX_PATH]);
 
-/* Returns the step, of which there is more than its name in `latest`; 0: there is none. INT64_MAX: `latest` is there
- * and no link to a step, which zero_checkpoint_open reports. */
+/* Returns the step that `latest` links to, or the highest one if that is gone; 0: there is none. INT64_MAX: `latest` is
+ * there and links to no step, which zero_checkpoint_open reports. */
 int64_t newest_step(const char *directory);
 /* The same of a run's directory: if that has none, of its folder best, since a run that is killed before its first save
  * may have only that. *is_best: the step is there. */

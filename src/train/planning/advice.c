@@ -243,7 +243,7 @@ static options_t options_with(const options_t *asked, const fit_advised_t *advis
 }
 
 /* Sets what is promised to what a run with these options takes: of what they leave auto it may choose something else
- * than the candidate, and faster or simpler. */
+ * than the candidate, and faster or simpler. The point does not fit if no choice does. */
 static zero_status_t promise(const fit_t *fit, const fit_machine_t *machine, const options_t *asked,
                              fit_advised_t *advised)
 {
@@ -253,8 +253,8 @@ static zero_status_t promise(const fit_t *fit, const fit_machine_t *machine, con
     ZERO_TRY(fit_create(&o, machine, fit->budget, &other));
     other->options.device.type = fit->options.device.type;
     zero_status_t status = fit_solve(other, &result);
-    if (status == ZERO_OK && result.best >= 0)
-        advised->point = result.points[result.best];
+    if (status == ZERO_OK)
+        advised->point = result.best >= 0 ? result.points[result.best] : (fit_point_t){0};
     free(result.points);
     fit_destroy(other);
     return status;
@@ -336,17 +336,17 @@ static void sort(candidates_t *candidates)
 static zero_status_t pick(const fit_t *fit, const candidates_t *candidates, fit_advice_t *advice)
 {
     const fit_advised_t *fewest = fewest_changes(candidates);
-    bool has_fewest = false;
+    bool has_fewest = false, tried[1u << FIT_N_CHANGES] = {false};
     for (int i = 0; i < candidates->n && advice->n_points < FIT_MOST_ADVICE; i++) {
         fit_advised_t c = candidates->all[i];
-        bool is_new = !is_needless(candidates, &c);
-        for (int t = 0; t < advice->n_points; t++)
-            is_new &= c.changes != advice->points[t].changes;
-        if (!is_new || (advice->n_points + 1 == FIT_MOST_ADVICE && !has_fewest && c.changes != fewest->changes))
+        if (tried[c.changes] || is_needless(candidates, &c) ||
+            (advice->n_points + 1 == FIT_MOST_ADVICE && !has_fewest && c.changes != fewest->changes))
             continue;
         has_fewest = has_fewest || c.changes == fewest->changes;
+        tried[c.changes] = true;
         ZERO_TRY(promise(fit, &fit->machine, &fit->asked, &c));
-        add_advice(&c, advice);
+        if (c.point.fits)
+            add_advice(&c, advice);
     }
     sort(&(candidates_t){advice->points, advice->n_points});
     return ZERO_OK;

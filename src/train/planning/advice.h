@@ -27,6 +27,7 @@ enum {
     FIT_CHANGES_SEQUENCES = 1024,     /* train.sequence_ranks, which changes the results' last bits */
     FIT_CHANGES_KEEP_ATTENTION = 2048 /* model.keep_attention */
 };
+#define FIT_N_CHANGES 12
 #define FIT_CHANGES_RESULTS (FIT_CHANGES_CLIP | FIT_CHANGES_OPTIMIZER | FIT_CHANGES_SEQUENCES)
 
 typedef struct fit_advised {

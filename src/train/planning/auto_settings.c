@@ -355,14 +355,14 @@ static zero_status_t check_forward_on(options_t *o, zero_comm_t *comm, const zer
     options_t resolved = *o;
     ZERO_TRY(find_machine(o, comm, device, &machine));
     ZERO_TRY(fit_find_available(comm, device, &available));
-    const uint64_t budget = fit_limited(&o->device, available);
+    const uint64_t to_plan = fit_limited(&o->device, zero_bytes_to_plan(available));
     if (params_are_auto(o))
-        ZERO_TRY(report_agree(comm, choose_params_ratio(&resolved, &machine, budget)));
+        ZERO_TRY(report_agree(comm, choose_params_ratio(&resolved, &machine, to_plan)));
     double *ratio = &resolved.zero.offload_params_ratio;
     ZERO_TRY(zero_comm_broadcast(comm, ratio, sizeof *ratio, 0));
     if (o->device.memory > 0.0)
         o->zero.offload_params_ratio = *ratio;
-    return report_agree(comm, check(&resolved, &machine, budget, &planned));
+    return report_agree(comm, check(&resolved, &machine, fit_limited(&o->device, available), &planned));
 }
 
 zero_status_t fit_check_forward(options_t *o, zero_comm_t *comm)

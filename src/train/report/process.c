@@ -107,8 +107,8 @@ static bool is_launched(void)
 
 static pid_t launcher; /* its daemon on this host; 0: none has started this process */
 
-/* Ends the process. A launcher sends SIGTERM when it ends the job, which is then not a stop, and hands the others on to
- * every rank, of which one says so. */
+/* Ends the process. A SIGTERM from the launcher means that the job has failed: that is no stop. Other signals the
+ * launcher forwards to every rank, and rank 0 alone writes the line. */
 static void end_at_start(int number, siginfo_t *info, void *unused)
 {
     char line[160];
@@ -121,7 +121,7 @@ static void end_at_start(int number, siginfo_t *info, void *unused)
         return;
     }
     char *end = stpcpy(stpcpy(line, "zerotrain: "), stop_signal_name(number));
-    end = stpcpy(end, ": stopped before the first step of this run, so nothing is lost\n");
+    end = stpcpy(end, ": stopped before the first step of this run: there is nothing to save\n");
     if (!is_handed_on || report_me.rank == 0)
         (void)!write(STDERR_FILENO, line, (size_t)(end - line));
     _exit(STOP_EXIT_CODE);

@@ -127,8 +127,8 @@ END_TEST
 /* Neither finds a checkpoint, since there is no directory yet. */
 START_TEST(of_two_runs_that_begin_together_one_is_refused)
 {
-    expect_shell("for i in 1 2 3 4 5 6; do rm -rf ck; $Z --set train.eval_every=0 --steps 300 cfg.ini 2>log & job=$!; "
-                 "$Z --set train.eval_every=0 --steps 300 cfg.ini 2>said; codes=$?; wait $job; "
+    expect_shell("for i in 1 2 3 4 5 6; do rm -rf ck; $Z --set train.eval_every=0 --steps 30 cfg.ini 2>log & job=$!; "
+                 "$Z --set train.eval_every=0 --steps 30 cfg.ini 2>said; codes=$?; wait $job; "
                  "codes=$codes$?; test $codes = 02 || test $codes = 20 || exit 1; "
                  "grep -h \"'ck' has checkpoints of an earlier run, up to\" log said || exit 1; done");
 }
