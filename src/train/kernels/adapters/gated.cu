@@ -1,8 +1,8 @@
-/* gated.cu - SwiGLU and GeGLU of a gate_up to which adapters' products are yet to be added, and their gradients.
+/* gated.cu - SwiGLU and GeGLU with adapters, and their gradients: kernels.h's gated_adapters.
  *
- * The product gate_up = x W is not read and written once more to add u B^T: where its elements are read, they meet the
- * product's, which costs no memory. So does dy in backward. Bound by memory, as mlp.cu. A warp takes 32 columns of
- * gate, the same of up, and goes down the rows; the next rows are on their way while one is computed.
+ * u B^T is added where gate_up = x W is read, so that it takes no pass over memory; so is u B to dy in backward. Bound
+ * by memory, as mlp.cu. A warp takes 32 columns of gate and the same of up, and goes down the rows. Asynchronous copies
+ * bring what a thread reads to its own places in shared memory, two turns ahead: no thread waits for another's copies.
  */
 #include "train/kernels/adapters/adapters.h"
 #include "train/kernels/adapters/low_rank.cuh"
