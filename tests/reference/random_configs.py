@@ -119,6 +119,8 @@ class Case:
             self.put("layer_types", None, self.draw_types(n_layers), self.draw_types(n_layers), omit=0.5)
         if family in ("mistral", "ministral", "phi3", "llama", "olmo2"):
             self.put("sliding_window", None, *size)
+        if family in ("llama", "olmo2"):  # no key of theirs; drawn so that a seed's other draws stay what they were
+            self.config.pop("sliding_window", None)
         if family in ("olmo3", "gemma3_text"):
             self.put("sliding_window", *size)
         if family == "gemma3_text":

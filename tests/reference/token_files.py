@@ -143,10 +143,10 @@ def a_killed_run_continues_to_the_same_bytes():
         time.sleep(0.01)
     first.wait()
     assert first.returncode == -signal.SIGKILL, "it was not killed in time"
-    shutil.copytree(path_of("killed.tokens.unfinished"), path_of("cut.tokens.unfinished"))
-    os.truncate(path_of("cut.tokens.unfinished/tokens"), 1)
-    code, said = run("-t", "bpe", "-o", "cut.tokens", "many")
-    assert code == 1 and "'cut.tokens.unfinished/tokens' is shorter than" in said, said
+    shutil.copytree(path_of("killed.tokens.unfinished"), path_of("short.tokens.unfinished"))
+    os.truncate(path_of("short.tokens.unfinished/tokens"), 1)
+    code, said = run("-t", "bpe", "-o", "short.tokens", "many")
+    assert code == 1 and "'short.tokens.unfinished/tokens' has been cut short" in said, said
     code, said = run("-t", "bpe", "-o", "killed.tokens", "many")
     assert code == 0 and "continuing after" in said, said
     assert read("killed.tokens") == read("whole.tokens")
