@@ -5,6 +5,18 @@
 #include "tests/unit/planning/fit_cases.h"
 #include "train/planning/advice.h"
 
+/* Opens a fit whose options take more than fits, in 3 to 7 eighths of their memory, and asks for advice. */
+static fit_t *open_advised(const options_t *o, const fit_machine_t *machine, int i, fit_advice_t *advice)
+{
+    const fit_choice_t choice = fit_choice_of(o);
+    fit_point_t given;
+    fit_t *fit = open_fit(o, machine, UINT64_MAX);
+    ck_assert_int_eq(fit_evaluate(fit, &choice, &given), ZERO_OK);
+    fit->budget = given.bytes / 8 * (uint64_t)(3 + i % 5);
+    ck_assert_int_eq(fit_advise(fit, &given, advice), ZERO_OK);
+    return fit;
+}
+
 /* Some state is to be in host memory, and what would fit with more or less of it is looked for, too. A choice of
  * another ratio says so, since a run without that option keeps to the given one. */
 START_TEST(another_offload_ratio_than_the_given_is_named)
@@ -14,18 +26,13 @@ START_TEST(another_offload_ratio_than_the_given_is_named)
         const fit_case_t c = case_of(i, ON_GPU);
         options_t o = options_of(&c);
         fit_machine_t machine = machine_of(&c);
-        fit_point_t given;
         fit_advice_t advice;
         o.zero.stage = 1 + i % 3;
         o.zero.offload = OFFLOAD_OPTIMIZER;
         o.zero.offload_ratio = 0.40625;
         o.model.recompute = RECOMPUTE_NONE;
         o.train.micro_batch = 12;
-        const fit_choice_t choice = fit_choice_of(&o);
-        fit_t *fit = open_fit(&o, &machine, UINT64_MAX);
-        ck_assert_int_eq(fit_evaluate(fit, &choice, &given), ZERO_OK);
-        fit->budget = given.bytes / 8 * (uint64_t)(3 + i % 5);
-        ck_assert_int_eq(fit_advise(fit, &given, &advice), ZERO_OK);
+        fit_t *fit = open_advised(&o, &machine, i, &advice);
         for (int p = 0; p < advice.n_points; p++) {
             const bool is_named = (advice.points[p].changes & FIT_CHANGES_OFFLOAD) != 0;
             const double ratio = advice.points[p].point.choice.offload_ratio;
@@ -74,7 +81,6 @@ START_TEST(a_run_with_the_advice_takes_what_is_promised)
         const fit_case_t c = case_of(i, i % 4 < 2 ? ON_GPU : ON_CPU);
         options_t o = options_of(&c);
         fit_machine_t machine = machine_of(&c);
-        fit_point_t given;
         fit_advice_t advice;
         if (i % 3 == 0) {
             o.model.seq_len = 16384;
@@ -85,11 +91,7 @@ START_TEST(a_run_with_the_advice_takes_what_is_promised)
         o.model.recompute = i % 3;
         o.train.micro_batch = i % 3 == 0 ? 1 : 12;
         o.train.grad_clip = 0.0;
-        const fit_choice_t choice = fit_choice_of(&o);
-        fit_t *fit = open_fit(&o, &machine, UINT64_MAX);
-        ck_assert_int_eq(fit_evaluate(fit, &choice, &given), ZERO_OK);
-        fit->budget = given.bytes / 8 * (uint64_t)(3 + i % 5);
-        ck_assert_int_eq(fit_advise(fit, &given, &advice), ZERO_OK);
+        fit_t *fit = open_advised(&o, &machine, i, &advice);
         for (int p = 0; p < advice.n_points; p++) {
             const options_t advised = options_with(&o, &advice.points[p]);
             const fit_point_t *promised = &advice.points[p].point;
